@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # uv takes seconds where pip takes a minute; pip is for those whose index only pip knows how to reach.
 LOCAL := local,korean
-EXTRAS := local,dicom,eval,gateway,korean,mcp,parquet,pdf,plot,otel,witness
+EXTRAS := local,dicom,eval,fhir,gateway,korean,mcp,parquet,pdf,plot,otel,witness
 define install
 	@UV_SYSTEM_CERTS=1 $(BIN)/python -m uv pip install --quiet --python $(1)/bin/python $(2) 2> $(1)/uv.log \
 		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)

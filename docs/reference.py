@@ -42,7 +42,8 @@ _CONTENTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "tasks": (
         "# Tasks",
-        *("pecia:Task", "pecia:ReadDocument", "pecia:CaptionVideo", "pecia:DocumentType", "pecia:Prefer"),
+        *("pecia:Task", "pecia_schemas.tasks:ReadPages", "pecia:ReadDocument", "pecia:ReadBundle"),
+        *("pecia:CaptionVideo", "pecia:DocumentType", "pecia:Prefer"),
         *(
             "pecia:CaptionStyle",
             "pecia:Preset",
@@ -60,6 +61,8 @@ _CONTENTS: Final[dict[str, tuple[str, ...]]] = {
         "pecia_schemas.results",
         "## What is on a page, where it stands, and who else read it",
         "pecia_schemas.blocks",
+        "## The documents of a bundle",
+        "pecia_schemas.bundles",
     ),
     "errors": (
         "# Errors",

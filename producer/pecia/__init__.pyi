@@ -83,6 +83,8 @@ from pecia_schemas.events import (
 )
 from pecia_schemas.failures import Failure as Failure, FailureCode as FailureCode
 from pecia_schemas.results import (
+    Bundle as Bundle,
+    BundledDocument as BundledDocument,
     CachedFrom as CachedFrom,
     Captions as Captions,
     Change as Change,
@@ -108,6 +110,7 @@ from pecia_schemas.tasks import (
     Prefer as Prefer,
     Preparation as Preparation,
     Preset as Preset,
+    ReadBundle as ReadBundle,
     ReadDocument as ReadDocument,
     Task as Task,
     Witness as Witness,

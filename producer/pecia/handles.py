@@ -14,11 +14,21 @@ from pydantic import BaseModel
 
 from pecia.errors import JobCancelledError, JobErasedError, JobExpiredError, JobFailedError
 from pecia.records import PartOutcome
+from pecia_schemas.bundles import Split
 from pecia_schemas.encryption import DecryptionError, Keyring, unseal_label
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment, SegmentFailure, Summary
-from pecia_schemas.states import JobState, Lane, Stage
+from pecia_schemas.results import (
+    Bundle,
+    Captions,
+    Document,
+    Page,
+    PageFailure,
+    Segment,
+    SegmentFailure,
+    Summary,
+)
+from pecia_schemas.states import AWAITED, JobState, Lane
 
 if TYPE_CHECKING:
     from pecia_schemas.running import Lack
@@ -188,9 +198,9 @@ class JobHandle(Generic[R_co]):
         return self.state.is_terminal
 
     def _check_pages(self) -> None:
-        from pecia_schemas.tasks import ReadDocument  # noqa: PLC0415  tasks are slow to load
+        from pecia_schemas.tasks import has_pages  # noqa: PLC0415  tasks are slow to load
 
-        if self.kind != ReadDocument.kind:
+        if not has_pages(self.kind):
             message = f"a job of kind {self.kind} has no pages"
             raise TypeError(message)
 
@@ -261,19 +271,18 @@ def hints_of(lacks: Iterable[Lack]) -> dict[UUID, str]:
 
 def assemble(kind: str, outcomes: Sequence[PartOutcome]) -> Document | Captions:
     """Return the result of a job of this kind. Raises `KeyError` for a kind this version does not know."""
-    from pecia_schemas.tasks import CaptionVideo, ReadDocument  # noqa: PLC0415  tasks are slow to load
+    from pecia_schemas.tasks import task_type  # noqa: PLC0415  tasks are slow to load
 
-    types: dict[str, tuple[Any, Any]] = {
-        ReadDocument.kind: (Page, PageFailure),
-        CaptionVideo.kind: (Segment, SegmentFailure),
-    }
-    piece, lack = types[kind]
-    pieces = [one for one in outcomes if one.stage != Stage.SUMMARIZE]
+    result_type = task_type(kind).result_type
+    piece: Any = Segment if result_type is Captions else Page
+    lack: Any = SegmentFailure if result_type is Captions else PageFailure
+    pieces = [one for one in outcomes if one.stage not in AWAITED]
     read = tuple(piece.model_validate(one.content) for one in pieces if one.content is not None)
     failed = tuple(lack(number=one.ordinal + 1, failure=one.failure) for one in pieces if one.failure)
-    if kind == ReadDocument.kind:
-        return Document(pages=read, failed=failed)
-    summary = next((one.content for one in outcomes if one.stage == Stage.SUMMARIZE), None)
-    return Captions(
-        segments=read, failed=failed, summary=Summary.model_validate(summary) if summary else None
-    )
+    last = next((one.content for one in outcomes if one.stage in AWAITED), None)
+    if result_type is Captions:
+        summary = Summary.model_validate(last) if last else None
+        return Captions(segments=read, failed=failed, summary=summary)
+    if result_type is Bundle:
+        return Bundle(pages=read, failed=failed, split=Split.model_validate(last) if last else None)
+    return Document(pages=read, failed=failed)

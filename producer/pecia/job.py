@@ -16,7 +16,7 @@ from pecia.records import AuditAction, PartOutcome, UsageFigures
 from pecia.waiting import closing, run_blocking, sleep
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
-from pecia_schemas.states import JobState
+from pecia_schemas.states import JobState, Stage
 
 if TYPE_CHECKING:
     from pecia.connections import Connections
@@ -228,7 +228,7 @@ class Job(JobHandle[R_co]):
         parts = parts_as_they_end(self._open(), self, waiting.Deadline(timeout), in_order=not as_completed)
         with closing(parts) as outcomes:
             for outcome in outcomes:
-                if outcome.content is not None:
+                if outcome.content is not None and outcome.stage is Stage.READ:
                     yield Page.model_validate(outcome.content)
         self.refresh()  # erased parts were left out
         self._check_result()

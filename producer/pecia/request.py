@@ -50,7 +50,7 @@ def check_task(task: Task[Any]) -> None:
     from pecia_schemas.tasks import Task  # noqa: PLC0415  tasks are slow to load
 
     if not isinstance(task, Task):
-        raise InvalidOptionError("A task is a ReadDocument or a CaptionVideo.")
+        raise InvalidOptionError("A task is a ReadDocument, a ReadBundle or a CaptionVideo.")
     if not (getattr(task, "adapter", None) or " ").isprintable():
         raise InvalidOptionError("The name of an adapter is printable text.")
     if (fields := getattr(task, "fields", None)) is None:

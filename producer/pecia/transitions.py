@@ -16,7 +16,7 @@ from pecia.store import Connection, D_co, Statements, transaction, unrepeatable
 from pecia.waiting import batches
 from pecia_schemas import discards
 from pecia_schemas.messages import PartMessage
-from pecia_schemas.moves import REOPEN_JOB, end_jobs, moving, promise_callbacks
+from pecia_schemas.moves import REOPEN_JOB, awaited_by, end_jobs, moving, promise_callbacks
 from pecia_schemas.states import JobState, Lane, PartState, Stage
 
 _LOCK_UNFINISHED = """
@@ -29,9 +29,9 @@ _LOCK_JOB = """
     FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
     """
 
-# A summary that left segments out is written anew, once those are there: its part is held as it was at first.
+# A summary or split that left parts out is made anew, once those are there: its part is held as it was at first.
 _REOPEN_PARTS = moving(
-    """
+    f"""
     requested AS (
         SELECT id, stage FROM parts
         WHERE job_id = :job_id AND state IN ('failed', 'cancelled')
@@ -40,15 +40,15 @@ _REOPEN_PARTS = moving(
         SELECT id, stage, state FROM parts
         WHERE job_id = :job_id AND (
             id IN (SELECT id FROM requested)
-            OR stage = 'summarize' AND EXISTS (SELECT FROM requested WHERE stage = 'caption'))
+            OR EXISTS (SELECT FROM requested WHERE stage = {awaited_by("parts")}))
         ORDER BY id FOR NO KEY UPDATE
     ), chosen AS (
         SELECT id, state AS former, 'retry' AS reason,
-               CASE WHEN stage = 'summarize' AND EXISTS (SELECT FROM again WHERE stage = 'caption')
+               CASE WHEN EXISTS (SELECT FROM again AS others WHERE others.stage = {awaited_by("again")})
                THEN 'held' ELSE 'queued' END AS state
         FROM again
     )
-    """,
+    """,  # noqa: S608  constants
     sets="""
             deaths = 0, strikes = 0, failure = NULL, run_at = now(), started_at = NULL,
             published_at = CASE WHEN chosen.state = 'queued' THEN now() END""",
@@ -76,7 +76,7 @@ class Transitions(Statements[D_co]):
     ) -> list[PartMessage]:
         """Queue the failed and cancelled parts of a job that is over, or those of them, and return what to publish.
 
-        With a segment its video's summary runs again too.
+        With a segment its video's summary runs again too, with a page its bundle's split.
 
         Raises `RetryRefusedError` if the job is at work or has succeeded, or if its document was erased.
         """
@@ -149,7 +149,8 @@ _ERASE = """
     ), emptied AS (
         UPDATE jobs
         SET metadata = '{}', webhook = NULL, label = NULL, batch = NULL,
-            task = task - 'source' - 'fields' - 'instructions' - 'password' - 'url', task_digest = '', payload = '',
+            task = task - 'source' - 'fields' - 'instructions' - 'password' - 'subject' - 'url',
+            task_digest = '', payload = '',
             flow = NULL, idempotency_key = NULL, payload_released_at = now(), erased_at = now()
         WHERE id = ANY(CAST(:job_ids AS uuid[]))
         RETURNING id

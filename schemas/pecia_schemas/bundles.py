@@ -129,6 +129,8 @@ class DocumentPart(Stored):
     language: str | None = None
     """ISO 639-1, of most of its text."""
     identity: Identity = Identity.model_construct()
+    patient: int | None = Field(default=None, ge=1)
+    """The same for all documents that are surely of one patient, counted from 1; None: unknown, or in conflict."""
     doubts: tuple[BundleDoubt, ...] = ()
 
     @property
@@ -152,3 +154,8 @@ class Split(Stored):
     documents: tuple[DocumentPart, ...]
     separators: tuple[int, ...] = ()
     """Pages that are separator sheets, in no document."""
+
+    @property
+    def needs_review(self) -> bool:
+        """Whether a person should look at one of the documents."""
+        return any(document.doubts for document in self.documents)

@@ -339,9 +339,9 @@ def _nonce(number: int, *, last: bool) -> bytes:
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-_SECRETS = "fields", "instructions", "password", "url"
-"""What of a task is encrypted: a schema or instructions may reveal what is looked for about whom, a URL whose document
-it is."""
+_SECRETS = "fields", "instructions", "password", "subject", "url"
+"""What of a task is encrypted: a subject is a patient, a schema or instructions may reveal what is looked for about
+whom, a URL whose document it is."""
 
 
 def seal_task(task: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from sqlalchemy import TextClause, text
 
 from pecia_schemas.events import utc
 from pecia_schemas.results import NEEDS_REVIEW
-from pecia_schemas.states import JobState, PartState
+from pecia_schemas.states import AWAITED, JobState, PartState
 
 _DATA = f"""
     'job_id', job.id, 'kind', kind, 'state', state, 'lane', lane,
@@ -242,20 +242,35 @@ BEGIN_JOBS = text(
 )
 """Takes `job_ids` and `actor`; begins those of the jobs that are queued."""
 
-# The summary of a video is held until its segments are over: then it is queued, or ended if none of them has a text.
-_RELEASE_SUMMARIES = moving(
+IS_HELD: Final = f"stage IN ({', '.join(map(repr, map(str, AWAITED)))})"
+"""SQL: whether a part is of a stage that waits for another."""
+
+
+def awaited_by(part: str) -> str:
+    """Return SQL for the stage that a part of such a stage waits for."""
+    cases = " ".join(f"WHEN '{stage}' THEN '{awaited}'" for stage, awaited in AWAITED.items())
+    return f"CASE {part}.stage {cases} END"
+
+
+RELEASABLE: Final = f"""
+    held.state = 'held' AND NOT EXISTS (
+        SELECT FROM parts WHERE job_id = held.job_id AND stage = {awaited_by("held")} AND state IN {OPEN})
+"""
+"""SQL: whether a row of `parts`, called `held`, waits for parts that are over."""
+
+# A held part is queued once the parts that it waits for are over, or ended if none of them has a result.
+_RELEASE = moving(
     f"""
     chosen AS (
-        SELECT summary.id, summary.state AS former, CASE WHEN has_text THEN 'queued' ELSE 'cancelled' END AS state,
-               CASE WHEN NOT has_text THEN 'nothing_to_summarize' END AS reason
-        FROM parts AS summary, LATERAL (
-            SELECT EXISTS (SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state = 'done')
-        ) AS segments (has_text)
-        WHERE summary.job_id = ANY(CAST(:job_ids AS uuid[])) AND summary.state = 'held'
-          AND NOT EXISTS (
-              SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state IN {OPEN})
+        SELECT held.id, held.state AS former, CASE WHEN has_text THEN 'queued' ELSE 'cancelled' END AS state,
+               CASE WHEN NOT has_text THEN 'nothing_to_' || held.stage END AS reason
+        FROM parts AS held, LATERAL (
+            SELECT EXISTS (
+                SELECT FROM parts WHERE job_id = held.job_id AND stage = {awaited_by("held")} AND state = 'done')
+        ) AS awaited (has_text)
+        WHERE held.job_id = ANY(CAST(:job_ids AS uuid[])) AND {RELEASABLE}
     )
-    """,  # noqa: S608  a constant
+    """,  # noqa: S608  constants of this module
     sets="run_at = now()",
 )
 
@@ -321,20 +336,20 @@ _RECOUNT = text(
 )
 
 CUT_JOB = text(
-    """
+    f"""
     WITH added AS (
         INSERT INTO parts (id, job_id, stage, ordinal, lane, flow, cost, width, height, start_s, end_s, state)
         SELECT new.id, jobs.id, new.stage, new.ordinal, jobs.lane, jobs.flow, new.cost, new.width, new.height,
-               new.start_s, new.end_s, CASE WHEN new.stage = 'summarize' THEN 'held' ELSE 'queued' END
+               new.start_s, new.end_s, CASE WHEN new.{IS_HELD} THEN 'held' ELSE 'queued' END
         FROM jobs, jsonb_to_recordset(CAST(:parts AS jsonb)) AS new (
             id uuid, stage text, ordinal int, cost int, width int, height int, start_s float, end_s float)
         WHERE jobs.id = :job_id
         RETURNING job_id
     )
     UPDATE jobs SET total = (SELECT count(*) FROM added) WHERE id = :job_id
-    """
+    """  # noqa: S608  a constant
 )
-"""Takes `job_id` and its `parts`, a JSON array of rows. A summary is held until the others are over."""
+"""Takes `job_id` and its `parts`, a JSON array of rows. A part of a stage that waits for another is held."""
 
 
 class Connection(Protocol):
@@ -360,16 +375,17 @@ def promise_callbacks(connection: Connection, job_ids: Collection[UUID]) -> None
 
 
 def settle(
-    connection: Connection, job_ids: Collection[UUID], *, actor: str, captions: bool = True
+    connection: Connection, job_ids: Collection[UUID], *, actor: str, releases: bool = True
 ) -> dict[UUID, JobState]:
-    """Release the summaries whose segments are over, end the jobs whose parts are, and return how these ended.
+    """Release parts whose awaited parts are over, end the jobs whose parts are, and return how these ended.
 
     The caller holds the jobs' locks. A job that is not cut yet (`total` unknown) goes on; one that could not be cut
-    (`total` 0) has failed, or was cancelled if its ingest was. `captions`: whether a segment may have ended.
+    (`total` 0) has failed, or was cancelled if its ingest was. `releases`: whether a part may have ended for which
+    another waits.
     """
     values = {"job_ids": list(job_ids), "actor": actor}
-    if captions:
-        connection.execute(_RELEASE_SUMMARIES, values)
+    if releases:
+        connection.execute(_RELEASE, values)
     ended = {job_id: JobState(state) for job_id, state in connection.execute(_FINISH, values)}
     if ended:
         promise_callbacks(connection, ended)

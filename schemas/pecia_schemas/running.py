@@ -190,6 +190,7 @@ Where no worker serves the stage, that alone is returned.
 """
 
 _WORK = {
+    Stage.SPLIT: ("splits bundles", "start `pecia worker ingest`"),
     Stage.INGEST: ("cuts documents", "start `pecia worker ingest`"),
     Stage.READ: ("reads pages", "start `pecia worker engine`"),
     Stage.CAPTION: ("captions videos", "start one with PECIA_ENGINE=vllm or openai"),

@@ -49,10 +49,17 @@ LaneName = Literal["urgent", "normal", "bulk"]
 class Stage(StrEnum):
     """What a fleet worker does to a part."""
 
+    SPLIT = "split"  # find a bundle's documents in its pages; first: it ends a job, and others' ingests may be many
     INGEST = "ingest"  # validate a payload and cut it into parts
     READ = "read"  # turn one page into text
     CAPTION = "caption"  # turn one video segment into a caption
     SUMMARIZE = "summarize"  # summarise a video from its captions
+
+
+AWAITED: Final = {Stage.SUMMARIZE: Stage.CAPTION, Stage.SPLIT: Stage.READ}
+"""Stages whose part is held until its job's parts of another stage are over, and which stage that is."""
+ENGINELESS: Final = frozenset({Stage.INGEST, Stage.SPLIT})
+"""Stages that need no engine."""
 
 
 class JobState(StrEnum):
@@ -84,7 +91,7 @@ class PartState(StrEnum):
     """Life of a part: one page or one video segment."""
 
     HELD = "held"
-    """It waits for other parts of its job: the summary of a video for the segments."""
+    """It waits for other parts of its job: a video's summary for the segments, a bundle's split for the pages."""
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"

@@ -26,8 +26,9 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from pecia_schemas import storable
+from pecia_schemas.bundles import Subject
 from pecia_schemas.media import URL_SCHEMES, PageRanges, PayloadRef, UrlRef
-from pecia_schemas.results import Captions, Document
+from pecia_schemas.results import Bundle, Captions, Document
 from pecia_schemas.states import Stage
 
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
@@ -211,12 +212,10 @@ def languages_of(language: str | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, config=_CONFIG)
-class ReadDocument(Task[Document]):
-    """Read the text of a document: a picture, a TIFF of many frames, a PDF or a DICOM file."""
+class ReadPages(Task[R_co]):
+    """What the tasks have in common whose parts are pages."""
 
-    kind: ClassVar[str] = "document.read"
     stage: ClassVar[Stage] = Stage.READ
-    result_type: ClassVar[type[BaseModel]] = Document
 
     document_type: AnyDocumentType = Field(default=DocumentType.MIXED, kw_only=True)
     language: str | None = Field(default=None, kw_only=True, pattern=r"^[a-z]{2}(,[a-z]{2}){0,7}$")
@@ -248,6 +247,25 @@ class ReadDocument(Task[Document]):
     """What a page of a PDF is read from, if it brings its own text."""
     witness: AnyWitness | None = Field(default=None, kw_only=True)
     """Who reads its pages beside a language model; None: as the fleet is set."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ReadDocument(ReadPages[Document]):
+    """Read the text of a document: a picture, a TIFF of many frames, a PDF or a DICOM file."""
+
+    kind: ClassVar[str] = "document.read"
+    result_type: ClassVar[type[BaseModel]] = Document
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ReadBundle(ReadPages[Bundle]):
+    """Read documents that were scanned into one file, and find where each begins, its kind and its patient."""
+
+    kind: ClassVar[str] = "bundle.read"
+    result_type: ClassVar[type[BaseModel]] = Bundle
+
+    subject: Subject | None = Field(default=None, kw_only=True, repr=False)
+    """The only patient whom its documents may be of; None: any."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -301,11 +319,11 @@ class RequestBatch(RequestFile):
 HIDDEN_KINDS: Final = (RequestFile.kind, RequestBatch.kind)
 """Kinds of jobs without a part, which lists and counts of jobs leave out unless they ask for them."""
 
-AnyTask = ReadDocument | CaptionVideo
+AnyTask = ReadDocument | ReadBundle | CaptionVideo
 """Every kind of task there is."""
 
 _TYPES: dict[str, type[Task[Any]]] = {
-    task.kind: task for task in (ReadDocument, CaptionVideo, RequestFile, RequestBatch)
+    task.kind: task for task in (ReadDocument, ReadBundle, CaptionVideo, RequestFile, RequestBatch)
 }
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(task) for kind, task in _TYPES.items()}
 
@@ -336,6 +354,14 @@ def task_type(kind: str) -> type[Task[Any]]:
     """Return the class of a kind of task. Raises `KeyError` for an unknown kind."""
     return _TYPES[kind]
 
+
+def has_pages(kind: str) -> bool:
+    """Return whether the parts of a kind of task are pages."""
+    return issubclass(_TYPES.get(kind, Task), ReadPages)
+
+
+SPLIT_COST: Final = 1
+"""Tokens that the split of a bundle counts as: it needs no engine."""
 
 _PATCH = 28  # pixels on a side of what becomes one token: 14 px patches merged 2 x 2
 _MIN_PIXELS = 56 * 56

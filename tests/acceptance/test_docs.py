@@ -33,7 +33,7 @@ from tests.shared.snippets import GAP, ROOT, agrees, blocks, commands, fenced
 pytestmark = pytest.mark.gate
 
 PAGES: dict[str, list[str]] = {
-    "README.md": [f"1 ok Hospital Chart\n2 {GAP}\n3 {GAP}\n4 {GAP}"],
+    "README.md": [f"1 ok Hospital Chart\n2 {GAP}\n3 {GAP}\n4 {GAP}", "4 True\n"],
     "docs/tutorial.md": [f"1 Hospital Chart\n{GAP}4 pages, succeeded\n", f"damaged\n{GAP}scan it again{GAP}"],
     "docs/mcp.md": ["succeeded\n[1]\n"],
     "docs/watch-folder.md": [],

@@ -20,6 +20,7 @@ from pecia import (
     JobGroup,
     JobState,
     Lane,
+    ReadBundle,
     ReadDocument,
     Verdict,
     errors,
@@ -568,3 +569,21 @@ def test_what_was_purged_has_no_result_any_more(fleet: Any, client: Client) -> N
     assert erased.value.erased_at == job.erased_at is not None
     with pytest.raises(errors.JobErasedError):
         list(job.pages(timeout=WAIT_S))
+
+
+def test_a_retried_page_has_its_bundle_split_anew(fleet: Any, client: Client) -> None:
+    fleet.answers(ReadBundle, pages=["a", "b"])
+    fleet.answers(ReadBundle, pages=["a", FailureCode.TIMEOUT], times=1)
+    job = client.submit(ReadBundle(PDF))
+    fleet.finish(job)
+    job.refresh()
+    assert (job.state, job.progress.total, len(job.result().pages)) == (JobState.PARTIAL, 3, 1)
+    fleet.finish(job.retry())
+    job.refresh()
+    (document,) = job.result().documents
+    assert (job.state, [page.text for page in document.pages]) == (JobState.SUCCEEDED, ["a", "b"])
+    fleet.answers(ReadBundle, pages=[FailureCode.DAMAGED, FailureCode.DAMAGED], times=1)
+    lost = client.submit(ReadBundle(PDF))
+    fleet.finish(lost)
+    assert lost.refresh().state is JobState.FAILED
+    assert [one.reason for one in lost.events() if one.state == "cancelled"] == ["nothing_to_split"]

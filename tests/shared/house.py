@@ -26,7 +26,7 @@ from pecia_workers.worker.runtime import Runtime
 
 R = TypeVar("R")
 
-PAGES = frozenset({Stage.INGEST, Stage.READ})
+PAGES = frozenset({Stage.INGEST, Stage.READ, Stage.SPLIT})
 
 
 async def hear_nothing(_: object) -> None:

@@ -22,6 +22,7 @@ from pecia import AsyncClient, Client, ClientSettings, Failure, Lane, Summary
 from pecia.handles import JobHandle
 from pecia.testing import Callback
 from pecia.testing.scripts import Rule, Script, outcome_of, script_of
+from pecia_schemas.bundles import Split
 from pecia_schemas.events import JobNotice
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import job_channel
@@ -259,8 +260,11 @@ def _outcome(running: _Running) -> Outcome:
     part, script = running.part, running.script
     if part.stage is Stage.INGEST and not isinstance(script, Failure):
         parts = [NewPart(ordinal=ordinal, cost=1) for ordinal in script]
-        summary = parts.pop() if isinstance(script[parts[-1].ordinal], Summary) else None
-        return Cut(task_type(part.kind).stage, parts, summary)
+        stage, last = task_type(part.kind).stage, script[parts[-1].ordinal]
+        if isinstance(last, Summary | Split):
+            held = Stage.SUMMARIZE if isinstance(last, Summary) else Stage.SPLIT
+            return Cut(stage, parts[:-1], (held, parts[-1]))
+        return Cut(stage, parts)
     content = outcome_of(script, part.ordinal)
     if isinstance(content, Failure):
         return Failed(content.model_copy(update={"attempt": part.attempt}))

@@ -15,7 +15,7 @@ from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, as
 from pecia.records import AuditAction, PartOutcome, UsageFigures
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Page
-from pecia_schemas.states import JobState
+from pecia_schemas.states import JobState, Stage
 
 if TYPE_CHECKING:
     from pecia.aio.connections import AsyncConnections
@@ -233,7 +233,7 @@ class AsyncJob(JobHandle[R_co]):
         parts = parts_as_they_end(self._open(), self, waiting.Deadline(timeout), in_order=not as_completed)
         async with aclosing(parts) as outcomes:
             async for outcome in outcomes:
-                if outcome.content is not None:
+                if outcome.content is not None and outcome.stage is Stage.READ:
                     yield Page.model_validate(outcome.content)
         await self.refresh()  # erased parts were left out
         self._check_result()

@@ -8,16 +8,26 @@ from typing import Any
 
 import typer
 
+from pecia import bundles
 from pecia.cli import endings
 from pecia.cli.endings import Ending
-from pecia.cli.output import failure_json, for_terminal, json_line, name_of
+from pecia.cli.output import failure_json, fitting, for_terminal, json_line, name_of
 from pecia.errors import JobError, JobTimeoutError
 from pecia.job import AnyJob
 from pecia.waiting import Deadline
 from pecia_schemas.blocks import DoubtReason
-from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment, SegmentFailure, Summary
+from pecia_schemas.results import (
+    Bundle,
+    Captions,
+    Document,
+    Page,
+    PageFailure,
+    Segment,
+    SegmentFailure,
+    Summary,
+)
 from pecia_schemas.states import JobState
-from pecia_schemas.tasks import ReadDocument
+from pecia_schemas.tasks import has_pages
 
 _NAMED = 20
 """Pages that are named one by one; the command that the last line names shows the others."""
@@ -42,7 +52,7 @@ def missing(job: AnyJob) -> str | None:
         return f"{job.state}, erased at {job.erased_at:%Y-%m-%d %H:%M:%S %Z}"
     if job.state.has_result:
         return None
-    progress, pieces = job.progress, "pages" if job.kind == ReadDocument.kind else "parts"
+    progress, pieces = job.progress, "pages" if has_pages(job.kind) else "parts"
     there = f"{progress.done} of {progress.total or '?'} {pieces} are read"
     next_ = f"`pecia retry {job.id}` reads the rest" if job.done else f"`pecia wait {job.id}` waits for it"
     return f"{job.state}, {there}; {next_}"
@@ -114,7 +124,7 @@ class Printer:
         deadline, printed, ending = Deadline(timeout), set[int](), Ending.DONE
         streams = not self.as_json or self.by_page
         try:
-            if streams and job.kind == ReadDocument.kind and timeout != 0 and not job.refresh().done:
+            if streams and has_pages(job.kind) and timeout != 0 and not job.refresh().done:
                 for page in job.pages(timeout=timeout):
                     printed.add(page.number)
                     self._print_piece(job, name, page)
@@ -144,6 +154,13 @@ class Printer:
                 self._print_piece(job, name, piece)
         if isinstance(result, Captions) and result.summary:
             self._print_piece(job, name, result.summary)
+        if isinstance(result, Bundle) and result.split:
+            if self.as_json:
+                json_line(
+                    _about(job, name) | {"documents": result.split.model_dump(mode="json")["documents"]}
+                )
+            else:
+                typer.echo(for_terminal(fitting(*bundles.table_of(result), spare=("title", "doubts"))))
         for failed in result.failed if result else ():
             self._print_failed(job, name, failed)
         why = missing(job)
@@ -206,13 +223,15 @@ def _about(job: AnyJob, name: str | None) -> dict[str, Any]:
 
 def result_json(job: AnyJob, name: str | None, result: Any) -> dict[str, Any]:
     """Return a job and what it made, was not erased and is there."""
-    content: dict[str, Any] = {"pages" if job.kind == ReadDocument.kind else "segments": []}
+    content: dict[str, Any] = {"pages" if has_pages(job.kind) else "segments": []}
     if isinstance(result, Captions):
         content = {"segments": [*map(_piece_json, result.segments)]}
         content["summary"] = result.summary and _piece_json(result.summary)
     elif isinstance(result, Document):
         content = {"revision": result.revision} if result.revision else {}
         content["pages"] = [*map(_piece_json, result.pages)]
+        if isinstance(result, Bundle) and result.split:
+            content |= result.split.model_dump(mode="json")
     if result and result.failed:
         content["failed"] = [
             {"number": piece.number, "failure": failure_json(piece.failure)} for piece in result.failed

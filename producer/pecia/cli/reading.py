@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -27,6 +27,7 @@ from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitMan
 from pecia.job import JobGroup
 from pecia.request import Submission
 from pecia_schemas import tasks
+from pecia_schemas.bundles import Subject
 from pecia_schemas.media import UrlRef
 from pecia_schemas.states import Lane
 from pecia_schemas.tracing import exported
@@ -159,6 +160,42 @@ class OutputOptions:
                 typer.echo(job.id)
 
 
+_bundling = partial(Option, rich_help_panel="Bundles")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleOptions:
+    """Whether a file holds many documents, and whose they may be."""
+
+    bundle: Annotated[
+        bool, _bundling("--bundle", help="Each FILE holds many documents: find where each begins, and whose.")
+    ] = False
+    subject_name: Annotated[
+        str | None, _bundling(metavar="NAME", help="The only patient whom the documents may be of.")
+    ] = None
+    subject_born: Annotated[
+        str | None, _bundling(metavar="YYYY-MM-DD", help="When this patient was born.")
+    ] = None
+    subject_record: Annotated[
+        list[str] | None, _bundling(metavar="NUMBER", help="The patient's record number; may be repeated.")
+    ] = None
+
+    def subject(self) -> Subject | None:
+        """Return the expected patient; None if any is. Raises `typer.BadParameter`."""
+        if not (self.subject_name or self.subject_born or self.subject_record):
+            return None
+        if not self.bundle:
+            raise BadParameter("it is of bundles: say --bundle too", param_hint="--subject-…")
+        try:
+            return Subject(
+                name=self.subject_name,
+                birth_date=date.fromisoformat(self.subject_born) if self.subject_born else None,
+                record_numbers=tuple(self.subject_record or ()),
+            )
+        except ValueError:
+            raise BadParameter("it is a date, as in 1961-03-14", param_hint="--subject-born") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
     """What is read of the documents, and how."""
@@ -201,9 +238,11 @@ class ReadingOptions:
         Path | None, existing_file(help="Prompt of a language model for each page, in place of the fleet's.")
     ] = None
 
-    def task(self, writing: WritingOptions, *, cache: bool) -> tasks.ReadDocument:
+    def task(self, writing: WritingOptions, bundling: BundleOptions, *, cache: bool) -> tasks.ReadPages[Any]:
         """Return the task for any document. Raises `typer.BadParameter`."""
-        return tasks.ReadDocument(
+        subject = bundling.subject()
+        kind: Any = partial(tasks.ReadBundle, subject=subject) if bundling.bundle else tasks.ReadDocument
+        task: tasks.ReadPages[Any] = kind(
             ANY_SOURCE,
             document_type=self.document_type,
             language=values.language(self.language),
@@ -219,6 +258,7 @@ class ReadingOptions:
             adapter=writing.adapter,
             cache=cache,
         )
+        return task
 
 
 @grouped
@@ -227,6 +267,7 @@ def read(
     *,
     priority: Priority = Lane.NORMAL,
     reading: ReadingOptions,
+    bundling: BundleOptions,
     writing: WritingOptions,
     jobs: SubmitOptions,
     shown: OutputOptions,
@@ -235,7 +276,7 @@ def read(
 
     Example: `pecia read scan.png report.pdf inbox/ --wait`
     """
-    task = reading.task(writing, cache=not jobs.no_cache)
+    task = reading.task(writing, bundling, cache=not jobs.no_cache)
     _run(task, inputs(files, lambda media: not media.is_video), priority, jobs, shown)
 
 
@@ -279,7 +320,7 @@ def new_name(verb: str) -> str:
 
 
 def _run(
-    task: tasks.ReadDocument | tasks.CaptionVideo,
+    task: tasks.ReadPages[Any] | tasks.CaptionVideo,
     found: Sequence[Input],
     priority: Lane,
     jobs: SubmitOptions,

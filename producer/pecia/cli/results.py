@@ -13,7 +13,7 @@ from uuid import UUID
 import typer
 from typer import BadParameter, Option
 
-from pecia import saving
+from pecia import bundles, saving
 from pecia.cli import endings, output, printing, watching
 from pecia.cli.endings import Ending
 from pecia.cli.jobs import AsJson
@@ -26,7 +26,7 @@ from pecia.formats import Format, render, text
 from pecia.handles import PDF_QUALITY
 from pecia.job import AnyJob
 from pecia.saving import ExportFormat
-from pecia_schemas.results import Document
+from pecia_schemas.results import Bundle, Document
 
 
 @grouped
@@ -150,6 +150,19 @@ def result(
     force: Force = False,
     quality: Quality = PDF_QUALITY,
     table: OfTable = None,
+    by: Annotated[
+        bundles.By | None,
+        Option(
+            "--by", help="Write each document of a bundle to a file in the folder --output, as --format says."
+        ),
+    ] = None,
+    pattern: Annotated[
+        str,
+        Option("--name", metavar="PATTERN", help="With --by: how files are called; also {patient}, {title}."),
+    ] = bundles.PATTERN,
+    with_conflicts: Annotated[
+        bool, Option("--with-conflicts", help="With --by: also documents whose patient is in conflict.")
+    ] = False,
     original: Original = False,
     as_json: AsJson = False,
     stream: Stream = False,
@@ -158,6 +171,10 @@ def result(
 
     Example: `pecia result 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 -o report.pdf`
     """
+    if by:
+        bundles.check_pattern(pattern)
+        if target is None or table or as_json:
+            raise BadParameter("it writes files: add -o DIR, leave out --json and --table", param_hint="--by")
     revision = 0 if original else None
     delivery = Delivery(form=form, target=target, force=force, quality=quality, revision=revision)
     if as_json and not delivery.is_plain:
@@ -170,6 +187,9 @@ def result(
         found = jobs.chosen(client)
         if table:
             ending = _each(found, lambda job, result: _print_table(job, result, table), revision)
+        elif by:
+            layout = {"by": by, "pattern": pattern, "with_conflicts": with_conflicts}
+            ending = _deliver_documents(found, delivery, layout)
         elif not delivery.is_plain:
             ending = deliver(found, delivery)
         else:
@@ -207,6 +227,30 @@ def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | 
         tally.add(job, printing.pieces_of(result))
 
     return _each(jobs, write, delivery.revision, tally)
+
+
+def _deliver_documents(jobs: Sequence[AnyJob], delivery: Delivery, layout: dict[str, Any]) -> Ending:
+    """Write the documents of bundles, those of several jobs in a folder each; say which are held back."""
+    held_back = 0
+
+    def write(job: AnyJob, result: Any) -> None:
+        nonlocal held_back
+        if not isinstance(result, Bundle):
+            raise BadParameter(f"job {job.id} is no bundle", param_hint="--by")
+        folder = Path(delivery.target or "") / (str(job.id) if len(jobs) > 1 else "")
+        if folder.exists() and any(folder.iterdir()) and not delivery.force:
+            raise BadParameter(f"{folder} is not empty: --force replaces its files", param_hint="--output")
+        _, held = bundles.save_documents(job, result, folder, delivery.form or Format.PDF, **layout)
+        held_back += len(held)
+        for document in held:
+            pages = ", ".join(map(str, document.part.pages))
+            endings.complain(
+                f"document {document.part.number} of job {job.id} (pages {pages}) is held back: its patient is in "
+                "conflict. Review it, or add --with-conflicts."
+            )
+
+    ending = _each(jobs, write, delivery.revision)
+    return max(ending, Ending.FAILED) if held_back else ending
 
 
 def _each(

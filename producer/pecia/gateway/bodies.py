@@ -18,7 +18,7 @@ from pecia_schemas import storable
 from pecia_schemas.events import NoticeType, Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, Lane
-from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
+from pecia_schemas.tasks import CaptionVideo, ReadBundle, ReadDocument, Task
 
 MOST_TASKS: Final = 1_000
 IDEMPOTENCY_KEY: Final = storable.IDEMPOTENCY_KEY - storable.TENANT - 1 - len(f"/{MOST_TASKS}")
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     AnyTaskBody: TypeAlias = Any
     ReadTask: Any = dict
 else:
-    ReadTask, CaptionTask = _wanted(ReadDocument), _wanted(CaptionVideo)
-    AnyTaskBody = Annotated[ReadTask | CaptionTask, Field(union_mode="left_to_right")]
+    ReadTask, BundleTask, CaptionTask = _wanted(ReadDocument), _wanted(ReadBundle), _wanted(CaptionVideo)
+    AnyTaskBody = Annotated[ReadTask | BundleTask | CaptionTask, Field(union_mode="left_to_right")]
 
 
 class Submission(SubmitOptions):
@@ -169,7 +169,7 @@ class Parts(BaseModel):
     """Pages (of a video: segments) that have ended."""
 
     parts: list[PartOutcome]
-    """`content` is a page, segment or summary; what failed has a `failure`, what was cancelled neither."""
+    """`content` is a page, segment, summary or split; what failed has a `failure`, what was cancelled neither."""
     first_open: int | None
     """The least `ordinal` that may still change; null: the job is over."""
     more: bool

@@ -273,8 +273,8 @@ async def stream_pages(
 ) -> Response:
     """Get each page (of a video: segment) as it comes.
 
-    `page` has a page, `segment` and `summary` what they say, `failed` the number of what failed and why, and `end`, the
-    last, the job. Of a stream that broke off, `error` is the last.
+    `page` has a page, `segment`, `summary` and `split` what they say, `failed` the number of what failed and why,
+    and `end`, the last, the job. Of a stream that broke off, `error` is the last.
     """
     job = await bearer.client.job(job_id)
     read = ReadParts(sending.read_before(last_event_id))

@@ -29,7 +29,12 @@ _BEAT_S: Final = 15.0
 """A comment goes out after so long a silence, so that nothing between both ends takes it for dead."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _MOST_PARTS: Final = 1_000_000
-_NAMES: Final = {Stage.READ: "page", Stage.CAPTION: "segment", Stage.SUMMARIZE: "summary"}
+_NAMES: Final = {
+    Stage.READ: "page",
+    Stage.CAPTION: "segment",
+    Stage.SUMMARIZE: "summary",
+    Stage.SPLIT: "split",
+}
 
 
 def is_wanted(request: Request) -> bool:

@@ -24,7 +24,7 @@ from pecia.request import SubmitOptions
 from pecia_schemas import storable
 from pecia_schemas.media import UrlRef
 from pecia_schemas.states import Lane
-from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
+from pecia_schemas.tasks import CaptionVideo, ReadBundle, ReadDocument, Task
 
 router = APIRouter(tags=["jobs"])
 
@@ -32,7 +32,7 @@ _JSON: Final = "application/json"
 _FORM: Final = "multipart/form-data"
 NO_OPTIONS: Final = ("kind", "url", "label", "metadata", "priority")
 _MOST_JSON: Final = 16 * 1024**2
-_KINDS: Final = {task.kind: task for task in (ReadDocument, CaptionVideo)}
+_KINDS: Final = {task.kind: task for task in (ReadDocument, ReadBundle, CaptionVideo)}
 _REF: Final = {"$ref": "#/components/schemas/Submission"}
 _UPLOADED: Final = {
     "schema": {

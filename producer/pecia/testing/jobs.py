@@ -21,12 +21,13 @@ from pecia.handles import JobView, progress
 from pecia.request import moment
 from pecia.submission import NewJob, view_of
 from pecia.testing.scripts import Content, Script, ScriptError, outcome_of
+from pecia_schemas.bundles import Split
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.events import JobEvent, JobNotice, NoticeData, NoticePart, NoticeType, Webhook
 from pecia_schemas.failures import Failure
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.results import Summary
-from pecia_schemas.states import JobState, Lane, PartState, Stage, new_id
+from pecia_schemas.states import AWAITED, JobState, Lane, PartState, Stage, new_id
 from pecia_schemas.tasks import Task, task_from_json, task_type
 
 KEYS = Keyring()
@@ -80,7 +81,7 @@ def signed(url: str, notice: JobNotice, secret: str) -> Callback:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FakePart:
-    """A page, a segment, a summary, or the cutting of the document."""
+    """A page, a segment, a summary, a split, or the cutting of the document."""
 
     stage: Stage
     ordinal: int = 0
@@ -191,8 +192,9 @@ class FakeJob:
             stage = task_type(self._view.kind).stage
             pieces = [FakePart(stage=stage, ordinal=ordinal) for ordinal in planned]
             self.parts, self.open = self.parts + pieces, self.open + pieces
-            if any(isinstance(outcome, Summary) for outcome in planned.values()):
-                self.parts[-1].stage, self.parts[-1].state = Stage.SUMMARIZE, PartState.HELD
+            if isinstance(planned[pieces[-1].ordinal], Summary | Split):
+                pieces[-1].stage = next(held for held, awaited in AWAITED.items() if awaited is stage)
+                pieces[-1].state = PartState.HELD
             self._move(part, PartState.DONE)
         elif isinstance(outcome := outcome_of(script, part.ordinal), Failure):
             part.failure = outcome.model_copy(update={"attempt": part.attempt})
@@ -206,7 +208,7 @@ class FakeJob:
             if any(one.content for one in self.parts):
                 self._move(last, PartState.QUEUED)
             else:
-                self._move(last, PartState.CANCELLED, reason="nothing_to_summarize")
+                self._move(last, PartState.CANCELLED, reason=f"nothing_to_{last.stage}")
         if not self.open:
             states = {part.state for part in self.pieces}
             failure = next((part.failure for part in self.parts if part.failure), None)
@@ -224,15 +226,16 @@ class FakeJob:
         self._notify(NoticeType.of(state), None)
 
     def reopen(self, actor: str) -> None:
-        """Queue what failed or was cancelled again, and a summary with the segments that it left out."""
+        """Queue what failed or was cancelled again, and a summary or split with the parts that it left out."""
         again = [part for part in self.parts if part.state in (PartState.FAILED, PartState.CANCELLED)]
-        if any(part.stage is Stage.CAPTION for part in again):
-            again += [part for part in self.parts[-1:] if part.stage is Stage.SUMMARIZE and part not in again]
+        last = self.parts[-1]
+        if last not in again and any(part.stage is AWAITED.get(last.stage) for part in again):
+            again.append(last)
         self.open = again
         for part in again:
             part.failure = part.content = None
             part.run_at = now()
-            is_held = part.stage is Stage.SUMMARIZE and len(again) > 1
+            is_held = part.stage in AWAITED and len(again) > 1
             self._move(part, PartState.HELD if is_held else PartState.QUEUED, actor, "retry")
         if self.expires_at is not None and self.expires_at <= now():
             self.expires_at = None
@@ -256,10 +259,16 @@ class FakeJob:
             sequence=self.events[-1].sequence,
             **{name: getattr(view, name) for name in ("kind", "state", "lane", "progress", "finished_at")},
             failure=view.failure and view.failure.code,
-            needs_review=sum(bool(one.content and one.content.verdict.needs_review) for one in self.parts),
+            needs_review=sum(_needs_review(one.content) for one in self.parts),
             metadata=dict(view.metadata),
             part=part
             and NoticePart(id=part.id, stage=part.stage, number=part.ordinal + 1, attempt=part.attempt),
             created_at=view.submitted_at,
         )
         self._send(str(hook.url), JobNotice(type=kind, timestamp=view.finished_at or now(), data=said))
+
+
+def _needs_review(content: Content | None) -> bool:
+    if content is None:
+        return False
+    return content.needs_review if isinstance(content, Split) else content.verdict.needs_review

@@ -6,16 +6,21 @@ from datetime import timedelta
 from typing import Any
 
 from pecia_schemas.blocks import plain_blocks
+from pecia_schemas.bundles import Cut, CutSign, DocumentKind, DocumentPart, Split
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.media import PageRanges
-from pecia_schemas.results import Captions, Document, Page, Segment, Summary, Verdict
-from pecia_schemas.tasks import CaptionVideo, ReadDocument, Task
+from pecia_schemas.results import Bundle, Captions, Document, Page, Segment, Summary, Verdict
+from pecia_schemas.tasks import CaptionVideo, ReadBundle, ReadDocument, ReadPages, Task
 
 _ENGINE = "fake"
 _SEGMENT = timedelta(seconds=10)
-_DEFAULT_ANSWERS: dict[Any, str] = {ReadDocument: "fake text", CaptionVideo: "fake caption"}
+_DEFAULT_ANSWERS: dict[Any, str] = {
+    ReadDocument: "fake text",
+    ReadBundle: "fake text",
+    CaptionVideo: "fake caption",
+}
 
-Content = Page | Segment | Summary
+Content = Page | Segment | Summary | Split
 
 Piece = str | Page | Segment | Failure | FailureCode
 """What becomes of one page or segment: its text, all of its result, or why there is none."""
@@ -25,7 +30,7 @@ Answer = str | Sequence[Piece] | Document | Captions | Failure | FailureCode
 
 
 Script = Failure | Mapping[int, Content | Failure]
-"""What comes of one job: pages or segments, and a summary behind them, by ordinal; or why there is nothing at all."""
+"""What comes of one job: pages or segments, and a summary or split behind them, by ordinal; or why there is nothing."""
 
 
 class ScriptError(AssertionError):
@@ -58,8 +63,9 @@ def script_of(rules: Sequence[Rule], task: Task[Any]) -> Script:
     if isinstance(answer, (Failure, FailureCode)):
         return _failure(answer)
     pieces = _pieces(answer, task)
-    summary, fields = answer.summary if isinstance(answer, Captions) else None, None
-    if isinstance(task, ReadDocument):
+    last: Content | None = answer.summary if isinstance(answer, Captions) else None
+    fields = None
+    if isinstance(task, ReadPages):
         fields = None if task.fields is None else rule.fields
         ranges = PageRanges.parse(task.pages) if task.pages and not isinstance(answer, Document) else None
         if ranges and isinstance(answer, str):
@@ -71,8 +77,18 @@ def script_of(rules: Sequence[Rule], task: Task[Any]) -> Script:
     parts = {number: _part(number, piece, task, fields) for number, piece in pieces.items()}
     if isinstance(task, CaptionVideo) and not isinstance(answer, Captions) and len(parts) > 1:
         text = rule.summary or " ".join(one.text for one in parts.values() if isinstance(one, Segment))
-        summary = Summary(text=text, verdict=Verdict.OK, engine=_ENGINE)
-    return parts | ({max(parts) + 1: summary} if summary else {})
+        last = Summary(text=text, verdict=Verdict.OK, engine=_ENGINE)
+    if isinstance(task, ReadBundle) and parts:
+        last = (answer.split if isinstance(answer, Bundle) else None) or _whole(parts)
+    return parts | ({max(parts) + 1: last} if last else {})
+
+
+def _whole(pages: Mapping[int, Content | Failure]) -> Split:
+    """Return a bundle's pages as one document."""
+    first, *_ = numbers = tuple(number + 1 for number in pages)
+    cut = Cut(page=first, probability=1, signs=(CutSign.FIRST,))
+    kind = DocumentKind.OTHER
+    return Split(documents=(DocumentPart(number=1, pages=numbers, cut=cut, kind=kind, kind_probability=1),))
 
 
 def outcome_of(script: Script, ordinal: int) -> Content | Failure:
@@ -106,7 +122,7 @@ def _pieces(answer: Any, task: Task[Any]) -> dict[int, Piece]:
 
 
 def _part(number: int, piece: Any, task: Task[Any], fields: Mapping[str, Any] | None) -> Content | Failure:
-    made: type[Page | Segment] = Page if isinstance(task, ReadDocument) else Segment
+    made: type[Page | Segment] = Page if isinstance(task, ReadPages) else Segment
     if isinstance(piece, made):
         return piece.model_copy(update={"number": number + 1})
     if isinstance(piece, (Failure, FailureCode)):

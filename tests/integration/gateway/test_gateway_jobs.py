@@ -3,13 +3,15 @@
 import json
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from pecia import Client, Document, FailureCode, GatewayUnavailableError, ReadDocument
+from pecia import Bundle, Client, Document, FailureCode, GatewayUnavailableError, ReadBundle, ReadDocument
 from pecia_schemas.media import MediaType
 from tests.shared import http_doubles
 from tests.shared.gateways import Gateway, serving
+from tests.shared.limits import WAIT_S
 from tests.shared.real_fleet import RealFleet
 
 PDF = b"%PDF-1.7"
@@ -227,3 +229,22 @@ def test_a_number_of_seconds_is_a_distance_from_now(fleet: RealFleet, gateway: G
     assert [
         len(bearer.get("/v1/jobs", params={"since": since}).json()["jobs"]) for since in ("86400", "60")
     ] == [1, 0]
+
+
+def test_a_bundle_is_read_and_split_over_http(fleet: RealFleet, gateway: Gateway) -> None:
+    fleet.answers(ReadBundle, pages=["one", FailureCode.DAMAGED, "three"])
+    _, key = gateway.key()
+    task = {"kind": "bundle.read", "subject": {"name": "Mary Quill", "birth_date": "1961-03-14"}}
+    (job,) = submitted(gateway.showing(key), PDF, task=task)
+    fleet.finish(UUID(job["id"]))
+    with Client(gateway.url, api_key=key) as client:
+        bundle = client.job(job["id"]).result(timeout=WAIT_S)
+    assert isinstance(bundle, Bundle)
+    (document,) = bundle.documents
+    assert (document.part.pages, [page.number for page in document.failed]) == ((1, 2, 3), [2])
+    seen = gateway.showing(key).get(f"/v1/jobs/{job['id']}").text
+    assert "Quill" not in seen
+    names = [
+        name for name, _, _ in events_of(gateway.showing(key).get(f"/v1/jobs/{job['id']}/pages/stream").text)
+    ]
+    assert names == ["page", "failed", "page", "split", "end"]

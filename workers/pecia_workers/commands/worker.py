@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.states import Stage
+from pecia_schemas.states import ENGINELESS
 from pecia_workers.commands.common import UNAVAILABLE, USAGE, refused, require, settings_or_exit, urls_or_exit
 from pecia_workers.processes.confinement import forbid_core_files
 from pecia_workers.protocol.base import stages_served
@@ -80,7 +80,7 @@ def worker(
 
 
 def _run_stages(role: Role, settings: WorkerSettings, name: str) -> None:
-    stages = (Stage.INGEST,) if role is Role.INGEST else stages_served(settings)
+    stages = ENGINELESS if role is Role.INGEST else stages_served(settings)
     if not stages:
         sentence = f"The engine {settings.engine!r} cannot {settings.stages}: choose another PECIA_ENGINE."
         raise refused(sentence, USAGE)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import CaptionStyle, CaptionVideo, GenerationOptions, Preset, ReadDocument
+from pecia_schemas.tasks import CaptionStyle, CaptionVideo, GenerationOptions, Preset, ReadPages
 from pecia_workers.engines.models import picture_limits
 from pecia_workers.protocol.base import LANGUAGE_MODEL, Capabilities, EngineUnavailableError, Sampling
 
@@ -212,7 +212,7 @@ def presets() -> Presets:
 
 
 def sampling_for(
-    task: ReadDocument | CaptionVideo, *, caption_tokens: int = 0, card: Card | None = None
+    task: ReadPages[Any] | CaptionVideo, *, caption_tokens: int = 0, card: Card | None = None
 ) -> tuple[Sampling, int | None]:
     """Return how to write for the task, and the most tokens of one page or caption; None: as the fleet is set.
 

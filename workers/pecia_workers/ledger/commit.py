@@ -16,10 +16,11 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pecia_schemas.bundles import Split
 from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.moves import BEGIN_JOBS, CUT_JOB, NOTIFIES_PARTS, PROMISE_PARTS, moving, settle
-from pecia_schemas.results import Page, Timings, TokenUsage
-from pecia_schemas.states import JobState, PartState, Stage, new_id
+from pecia_schemas.moves import BEGIN_JOBS, CUT_JOB, IS_HELD, NOTIFIES_PARTS, PROMISE_PARTS, moving, settle
+from pecia_schemas.results import Page, Timings, TokenUsage, Verdict
+from pecia_schemas.states import JobState, PartState, new_id
 from pecia_workers.protocol.parts import Cut, Done, Failed, Fence, Finished, Postponed, Spent
 
 # In the order of the keys: two workers that keep the same ones wait for each other only one way round.
@@ -94,17 +95,17 @@ _MOVE = moving(
 
 # What ran too long three times in a job will do so again: its other parts end, wherever they wait or run.
 _GIVE_UP = moving(
-    """
+    f"""
     slow AS (
         SELECT job_id FROM parts
         WHERE job_id = ANY(CAST(:job_ids AS uuid[])) AND state = 'failed' AND failure->>'code' = :code
         GROUP BY job_id HAVING count(*) >= :most
     ), chosen AS (
         SELECT id, state AS former, 'failed' AS state, CAST(:code AS text) AS reason FROM parts
-        WHERE job_id IN (SELECT job_id FROM slow) AND state IN ('queued', 'running') AND stage <> 'summarize'
+        WHERE job_id IN (SELECT job_id FROM slow) AND state IN ('queued', 'running') AND NOT {IS_HELD}
         ORDER BY id FOR NO KEY UPDATE
     )
-    """,
+    """,  # noqa: S608  a constant
     sets="failure = CAST(:failure AS jsonb) || jsonb_build_object('attempt', attempt)",
     answer="SELECT DISTINCT job_id FROM moved",
 )
@@ -137,7 +138,7 @@ async def commit_parts(
         for finished in taken:
             if isinstance(cut := finished.outcome, Cut):
                 staged = [(cut.stage, part) for part in cut.parts]
-                staged += [(Stage.SUMMARIZE, cut.summary)] if cut.summary else []
+                staged += [cut.held] if cut.held else []
                 parts = [{"id": str(new_id()), "stage": stage, **asdict(part)} for stage, part in staged]
                 job = {"job_id": finished.part.job_id, "parts": json.dumps(parts)}
                 connection.execute(CUT_JOB, job)
@@ -151,8 +152,8 @@ async def commit_parts(
             connection.execute(PROMISE_PARTS, {"part_ids": promised})
         if slow := {finished.part.job_id for finished in taken if finished.is_too_slow}:
             connection.execute(_GIVE_UP, _GIVEN_UP | {"job_ids": list(slow), "actor": worker})
-        captions = any(finished.part.stage is Stage.CAPTION for finished in taken)
-        ended = settle(connection, job_ids, actor=worker, captions=captions)
+        releases = any(finished.part.may_release for finished in taken)
+        ended = settle(connection, job_ids, actor=worker, releases=releases)
         keep_results(
             connection, {part.id: done.cache_key for part, done in results if done.cache_key is not None}
         )
@@ -170,7 +171,10 @@ def _rows(group: Sequence[Finished]) -> str:
         row = {"id": str(part.id), "attempt": part.attempt, "state": PartState.DONE, "delay": 0.0}
         match outcome:
             case Done(content=result):
-                row |= {"verdict": result.verdict, **Spent.on(result).values}
+                if isinstance(result, Split):
+                    row["verdict"] = Verdict.REVIEW if result.needs_review else Verdict.OK
+                else:
+                    row |= {"verdict": result.verdict, **Spent.on(result).values}
                 if isinstance(result, Page):
                     row["doubts"] = len(result.doubts)
                 content = part.ring.seal(result.stored_json(), part.id)

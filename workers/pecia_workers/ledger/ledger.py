@@ -22,7 +22,7 @@ from pecia_schemas.encryption import DecryptionError, Keyring, seal_source, unse
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.moves import OPEN, moving, settle
 from pecia_schemas.payloads import PayloadMissingError
-from pecia_schemas.results import Segment
+from pecia_schemas.results import Page, Segment
 from pecia_schemas.running import LOST
 from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.ledger.commit import commit_parts
@@ -160,12 +160,12 @@ _TAKE_IN = text(
     """
 )
 
-_CAPTIONS = text(
+_READ = text(
     """
     SELECT results.part_id, results.content, job_keys.wrapped
     FROM results JOIN parts ON parts.id = results.part_id LEFT JOIN job_keys ON job_keys.job_id = results.job_id
-    WHERE parts.job_id = :job_id AND parts.stage = 'caption' AND parts.state = 'done'
-    ORDER BY parts.ordinal
+    WHERE parts.job_id = :job_id AND parts.stage = :stage AND parts.state = 'done' AND parts.ordinal > :after
+    ORDER BY parts.ordinal LIMIT :limit
     """
 )
 
@@ -386,9 +386,20 @@ class Ledger:
 
     async def captions(self, job_id: UUID) -> list[Segment]:
         """Return the segments of a job that have a caption, in the order of time. Raises `DecryptionError`."""
-        rows = await retry_unavailable(partial(fetch, self._database, _CAPTIONS, job_id=job_id))
+        return [Segment.model_validate(content) for content in await self._read(job_id, Stage.CAPTION)]
+
+    async def pages(self, job_id: UUID, after: int, limit: int) -> list[Page]:
+        """Return up to `limit` of a job's pages, in order, behind page `after`. Raises `DecryptionError`."""
+        contents = await self._read(job_id, Stage.READ, after=after - 1, limit=limit)
+        return [Page.model_validate(content) for content in contents]
+
+    async def _read(
+        self, job_id: UUID, stage: Stage, *, after: int = -1, limit: int | None = None
+    ) -> list[Mapping[str, Any]]:
+        values = {"job_id": job_id, "stage": stage, "after": after, "limit": limit}
+        rows = await retry_unavailable(partial(fetch, self._database, _READ, **values))
         keys = self._keys.of_job(job_id, rows[0].wrapped) if rows else self._keys
-        return [Segment.model_validate(keys.unseal(row.content, row.part_id)) for row in rows]
+        return [keys.unseal(row.content, row.part_id) for row in rows]
 
 
 def _reference(stored: Mapping[str, Any], part: ClaimedPart) -> PayloadRef:

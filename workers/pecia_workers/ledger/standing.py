@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.messages import quarantine_name, queue_name
-from pecia_schemas.moves import COUNTED, OPEN, recount
+from pecia_schemas.moves import COUNTED, RELEASABLE, recount
 from pecia_schemas.running import ON_DUTY, UNSERVED, UNSIGNED, Lack
 from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.ledger.database import fetch
@@ -258,14 +258,9 @@ UNENDED = text(
     """  # noqa: S608  constants of this module
 )
 
-# Jobs of summaries that wait for segments which are over.
+# Jobs of parts that wait for others which are over.
 STUCK_SUMMARIES = text(
-    f"""
-    SELECT summary.job_id FROM parts AS summary
-    WHERE summary.state = 'held'
-      AND NOT EXISTS (
-          SELECT FROM parts WHERE job_id = summary.job_id AND stage = 'caption' AND state IN {OPEN})
-    """  # noqa: S608  a constant
+    f"SELECT held.job_id FROM parts AS held WHERE {RELEASABLE}"  # noqa: S608  a constant
 )
 
 # The names of the documents that open jobs need, and whose they are.

@@ -20,8 +20,9 @@ from celery.exceptions import Ignore, Retry
 from structlog.typing import EventDict
 
 from pecia_schemas import tracing
+from pecia_schemas.bundles import Split
 from pecia_schemas.messages import queue_name
-from pecia_schemas.results import Page
+from pecia_schemas.results import Page, Segment, Summary
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tracing import SpanKind
 from pecia_workers.observability import metrics
@@ -149,7 +150,9 @@ def ended(part: ClaimedPart, outcome: Outcome, seconds: float, *, committed: boo
             name = "postponed"
         case Cut(parts=parts):
             span.set_attributes({"pecia.parts": len(parts)})
-        case Done(content=content):
+        case Done(content=Split() as split):
+            span.set_attributes({"pecia.documents": len(split.documents)})
+        case Done(content=(Page() | Segment() | Summary()) as content):
             span.set_attributes({"pecia.cached": content.cached_from is not None})
             metrics.WASTED_TOKENS.labels(content.engine).inc(content.usage.wasted)
             if isinstance(content, Page):

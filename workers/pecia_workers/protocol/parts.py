@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
+from pecia_schemas.bundles import Split
 from pecia_schemas.encryption import Keyring, unseal_task
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.results import Page, Segment, Summary, Timings, TokenUsage
 from pecia_schemas.states import JobState, Lane, Stage
-from pecia_schemas.tasks import Task, task_from_json
+from pecia_schemas.tasks import ReadBundle, Task, task_from_json
 
 Fence = tuple[UUID, int]
 """A part and its attempt."""
@@ -64,6 +65,11 @@ class ClaimedPart:
         return self.id, self.attempt
 
     @property
+    def may_release(self) -> bool:
+        """Whether another part of its job may wait for it."""
+        return self.stage is Stage.CAPTION or (self.stage is Stage.READ and self.kind == ReadBundle.kind)
+
+    @property
     def task(self) -> Task[Any]:
         """What was asked for. Read only here, so that a task of a newer version fails its own part alone.
 
@@ -104,8 +110,8 @@ class Cut:
 
     stage: Stage
     parts: Sequence[NewPart]
-    summary: NewPart | None = None
-    """One more part, of `Stage.SUMMARIZE`: it is held until the others are over."""
+    held: tuple[Stage, NewPart] | None = None
+    """One more part, of a stage of `AWAITED`: it is held until the others are over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +158,7 @@ class Spent:
 class Done:
     """The part has a result."""
 
-    content: Page | Segment | Summary
+    content: Page | Segment | Summary | Split
     cache_key: bytes | None = None
     """By which later parts find it; None: not at all."""
 

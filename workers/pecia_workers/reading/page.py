@@ -16,7 +16,7 @@ from pecia_schemas.blocks import BlockKind, Doubt, DoubtReason, mean_confidence,
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Page, Shrunk, Timings, TokenUsage, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadDocument, Witness, languages_of
+from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadPages, Witness, languages_of
 from pecia_workers.engines.reader_cards import Card, card_of, sampling_for
 from pecia_workers.media.decoder import Decoder, Spool, turn_of
 from pecia_workers.media.pages import PageImage, Plan
@@ -32,7 +32,7 @@ from pecia_workers.reading.rows import with_missing_fields
 from pecia_workers.witness.witnesses import Witnesses
 
 
-def check_demands(task: ReadDocument, engine: Capabilities) -> None:
+def check_demands(task: ReadPages[Any], engine: Capabilities) -> None:
     """Raise `EngineRefusedError`, with the code that says what to do, for the first thing the engine cannot do."""
     name = f"The engine {engine.name}"
     if task.language is not None and not engine.reads(task.language):
@@ -154,7 +154,7 @@ class ReadPage:
 
         Raises `MediaError`, `PayloadMissingError`, `PayloadCorruptError`, `EngineError`.
         """
-        task = cast("ReadDocument", part.task)
+        task = cast("ReadPages[Any]", part.task)
         check_demands(task, self._engine.capabilities)
         clock = asyncio.get_running_loop().time
         started = clock()
@@ -190,7 +190,7 @@ class ReadPage:
         page = _with_barcodes(page, image)
         return look.done(page, whole=task.fields is None or page.fields is not None)
 
-    async def _page(self, part: ClaimedPart, task: ReadDocument) -> PageImage:
+    async def _page(self, part: ClaimedPart, task: ReadPages[Any]) -> PageImage:
         card = self._card
         plan = Plan(
             steps=self._steps if task.prepare is None else tuple(map(Preparation, task.prepare)),
@@ -211,7 +211,7 @@ class ReadPage:
         """That of the engine's model, which a server reports only when it has started."""
         return card_of(self._engine.capabilities.model, self._named_card)
 
-    def _request(self, part: ClaimedPart, task: ReadDocument, image: PageImage) -> EngineRequest:
+    def _request(self, part: ClaimedPart, task: ReadPages[Any], image: PageImage) -> EngineRequest:
         card = self._card
         sampling, most = sampling_for(task, card=card)
         instruction = page_instruction(card, DocumentType(task.document_type), task.language)
@@ -263,7 +263,7 @@ class ReadPage:
         )
 
     async def _fill(
-        self, request: EngineRequest, task: ReadDocument, readings: list[Reading]
+        self, request: EngineRequest, task: ReadPages[Any], readings: list[Reading]
     ) -> Fields | None:
         """Ask once more about the same picture, which the engine's prefix cache then holds.
 
@@ -283,7 +283,7 @@ class ReadPage:
         return asyncio.get_running_loop().time() - worked_s() + share * self._timeout_s
 
 
-def _form(request: EngineRequest, task: ReadDocument) -> EngineRequest:
+def _form(request: EngineRequest, task: ReadPages[Any]) -> EngineRequest:
     """Return the request for the fields of the same page."""
     schema = _schema_of(task)
     return replace(
@@ -296,7 +296,7 @@ def _form(request: EngineRequest, task: ReadDocument) -> EngineRequest:
     )
 
 
-def _schema_of(task: ReadDocument) -> Mapping[str, Any]:
+def _schema_of(task: ReadPages[Any]) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", task.fields)  # a stored task holds no class
 
 

@@ -50,7 +50,7 @@ class Difference(StrEnum):
     ORPHANS = "orphaned parts", "parts run in Postgres on workers that are gone"
     MISCOUNTED = "miscounted jobs", "jobs have counters that are not those of their parts"
     UNENDED = "unended jobs", "jobs go on although all their parts are over"
-    STUCK_SUMMARIES = "stuck summaries", "summaries wait for segments that are over"
+    STUCK_SUMMARIES = "stuck summaries", "summaries or splits wait for parts that are over"
     DEAD_MESSAGES = "dead messages", "messages in Redis were none and have been put aside"
     EARLIER_KEYS = (
         "earlier keys",

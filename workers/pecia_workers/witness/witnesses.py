@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -23,7 +23,7 @@ import structlog
 from pecia_schemas.blocks import Doubt, DoubtReason, Source
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import ReadDocument, Witness
+from pecia_schemas.tasks import ReadPages, Witness
 from pecia_workers.engines.models import gpus_per_worker
 from pecia_workers.layout.lines import struck_doubts
 from pecia_workers.media.decoder import decode_processes
@@ -89,11 +89,11 @@ class Witnesses:
         self._numbers = count()
         self.waiting = 0
 
-    def choice(self, task: ReadDocument) -> Witness:
+    def choice(self, task: ReadPages[Any]) -> Witness:
         """Return the witness of a task's pages."""
         return self._default if task.witness is None else Witness(task.witness)
 
-    def begin(self, task: ReadDocument, request: EngineRequest, image: PageImage) -> WitnessedPage:
+    def begin(self, task: ReadPages[Any], request: EngineRequest, image: PageImage) -> WitnessedPage:
         """Return the page's witness, if there is one, queued to be read where the CPU engine is to do it."""
         choice = self.choice(task)
         witnessed = WitnessedPage(self, request, task.language)

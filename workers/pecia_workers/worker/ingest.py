@@ -54,7 +54,7 @@ class Ingest:
         Raises `MediaError`, `PartLostError`, `PayloadMissingError`, `PayloadCorruptError`.
         """
         task = part.task
-        if isinstance(task, tasks.ReadDocument):
+        if isinstance(task, tasks.ReadPages):
             if task.language is not None and not await self._language_read(task.language):
                 lack = Lack(job_id=None, stage=Stage.READ, need=Need.LANGUAGE, value=task.language, parts=1)
                 found = f"{lack.sentence[0].upper()}{lack.sentence[1:]}."
@@ -70,7 +70,7 @@ class Ingest:
             async with self._spool.open(payload) as path:
                 if isinstance(task, tasks.CaptionVideo):
                     return await self._segments(path, task, turn)
-                assert isinstance(task, tasks.ReadDocument)  # noqa: S101  there is no other task
+                assert isinstance(task, tasks.ReadPages)  # noqa: S101  there is no other task
                 chosen = None if task.pages is None else PageRanges.parse(task.pages)
                 password = cast("SecretStr | None", task.password)
                 infos = await self._decoder.inspect(path, chosen, password, turn=turn)
@@ -79,6 +79,9 @@ class Ingest:
                 for page in infos:
                     cost = tasks.page_cost(page.width, page.height, document_type)
                     parts.append(NewPart(ordinal=page.index, cost=cost, width=page.width, height=page.height))
+                if isinstance(task, tasks.ReadBundle):
+                    split = NewPart(ordinal=max(part.ordinal for part in parts) + 1, cost=tasks.SPLIT_COST)
+                    return Cut(Stage.READ, parts, (Stage.SPLIT, split))
                 return Cut(Stage.READ, parts)
 
     async def _segments(self, path: Path, task: tasks.CaptionVideo, turn: Turn) -> Cut:
@@ -97,8 +100,10 @@ class Ingest:
             parts.append(
                 NewPart(ordinal=number, cost=cost, width=width, height=height, start_s=start, end_s=end)
             )
-        summary = NewPart(ordinal=count, cost=tasks.summary_cost(count, style)) if count > 1 else None
-        return Cut(Stage.CAPTION, parts, summary)
+        if count == 1:
+            return Cut(Stage.CAPTION, parts)
+        summary = NewPart(ordinal=count, cost=tasks.summary_cost(count, style))
+        return Cut(Stage.CAPTION, parts, (Stage.SUMMARIZE, summary))
 
 
 def segment_count(duration: float, length: float) -> int:

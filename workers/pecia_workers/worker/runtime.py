@@ -22,9 +22,11 @@ from redis.exceptions import RedisError
 
 from pecia_schemas import tracing
 from pecia_schemas.backoff import Backoff
+from pecia_schemas.bundles import Split
 from pecia_schemas.connecting import name_of, outage_suppressed
+from pecia_schemas.results import Page, Segment, Summary
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.states import Stage
+from pecia_schemas.states import ENGINELESS, Stage
 from pecia_schemas.threads import end, finish
 from pecia_workers.batching.batcher import EngineWatch, Priced
 from pecia_workers.engines.profiles import with_profile
@@ -140,7 +142,7 @@ class Runtime:
         `priced` gets what a part really takes of that, in tokens.
         """
         engine = None
-        if self._served - {Stage.INGEST}:
+        if self._served - ENGINELESS:
             captions = Stage.READ not in self._served
             self._settings = await asyncio.to_thread(with_profile, self._settings, captions=captions)
             engine = create_engine(self._settings)
@@ -327,7 +329,7 @@ class Runtime:
             ended(part, outcome, monotonic() - began, committed=committed)
             if not committed:
                 raise Ignore("the part was cancelled or taken over meanwhile")
-            if isinstance(outcome, Cut) or part.stage is Stage.CAPTION:
+            if isinstance(outcome, Cut) or part.may_release:
                 await self._publish_parts()
             if isinstance(outcome, Postponed):
                 raise Retry(when=outcome.retry_in.total_seconds())
@@ -373,7 +375,7 @@ class Runtime:
             self._overdue.discard(part.id)
 
     async def _publish_parts(self) -> None:
-        """Publish what ingest has cut, a summary that waited for this segment, a suspect; the relay does the rest."""
+        """Publish what ingest has cut, a part that waited for this, a suspect; the relay does the rest."""
         with suppress(RedisError, OSError), outage_suppressed():
             await relay_due(self._database, self._bus, limit=_PUBLISHED_AT_ONCE)
 
@@ -425,7 +427,9 @@ def task_arguments(part: ClaimedPart) -> dict[str, Any]:
 def task_result(outcome: Outcome) -> dict[str, Any] | None:
     """Return what became of a part that did not fail."""
     match outcome:
-        case Done(content=content):
+        case Done(content=Split() as split):
+            return {"documents": len(split.documents)}
+        case Done(content=(Page() | Segment() | Summary()) as content):
             prompt, output = content.usage.prompt, content.usage.output
             return {"verdict": str(content.verdict), "prompt_tokens": prompt, "output_tokens": output}
         case Cut(parts=parts):

@@ -23,6 +23,7 @@ from pecia_schemas.threads import end
 from pecia_workers.batching.batcher import Batcher, Meter, Priced
 from pecia_workers.batching.learned import inherited_headroom, shared_lengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
+from pecia_workers.bundles.stage import SplitBundle
 from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
 from pecia_workers.engines.registry import create_engine, create_witness
 from pecia_workers.ledger.database import retry_unavailable
@@ -97,6 +98,7 @@ class Stages:
             fields_filled=lambda: retry_unavailable(partial(fields_filled, self.database)),
             language_read=lambda language: retry_unavailable(partial(language_read, self.database, language)),
         )
+        self.handlers[Stage.SPLIT] = SplitBundle(self.ledger.pages)
         if self.engine is None:
             await decoder.start()
             # Twice the decoders, for a slow document must not hold all that may be claimed.

@@ -1,0 +1,142 @@
+"""The documents of a bundle as files: one for each document, in folders by patient if wanted, and a manifest."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from pecia.errors import InvalidOptionError
+from pecia.formats import Format
+from pecia.job import AnyJob
+from pecia.saving import Stems, stem_of
+from pecia_schemas.results import Bundle, BundledDocument
+
+PATTERN: Final = "{date}-{kind}-{number}"
+"""How a document's file is called: without its patient."""
+MANIFEST: Final = "manifest.json"
+_PLACES: Final = ("date", "kind", "number", "patient", "title")
+_PLACE: Final = re.compile(r"\{(\w*)\}")
+
+
+class By(StrEnum):
+    """How the files of a bundle are laid out."""
+
+    DOCUMENT = "document"
+    """All in one folder."""
+    PATIENT = "patient"
+    """A folder for each patient, and one for documents whose patient is not known."""
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise `InvalidOptionError` unless a pattern of names holds text and known places alone."""
+    unknown = [name for name in _PLACE.findall(pattern) if name not in _PLACES]
+    if unknown or re.search(r"[{}]", _PLACE.sub("", pattern)) or not pattern.strip():
+        known = ", ".join(f"{{{name}}}" for name in _PLACES)
+        raise InvalidOptionError(f"A pattern of names holds {known} and other text.")
+
+
+def name_of(document: BundledDocument, pattern: str = PATTERN) -> str:
+    """Return what the file of a document is called by a pattern, without a suffix."""
+    part = document.part
+    values = {
+        "date": part.date.isoformat() if part.date else "undated",
+        "kind": part.kind.value,
+        "number": f"{part.number:02}",
+        "patient": part.identity.name or "unknown",
+        "title": part.title or "untitled",
+    }
+    called = _PLACE.sub(lambda place: values[place[1]], pattern)
+    return stem_of(f"{called}.") or f"document-{part.number:02}"
+
+
+def save_documents(
+    job: AnyJob,
+    bundle: Bundle,
+    folder: str | os.PathLike[str],
+    format: Format = Format.PDF,  # noqa: A002  as `Job.save` has it
+    *,
+    by: By = By.DOCUMENT,
+    pattern: str = PATTERN,
+    with_conflicts: bool = False,
+) -> tuple[list[Path], list[BundledDocument]]:
+    """Write each document of a job's bundle to a file, and `manifest.json`; return the files, and those held back.
+
+    A document whose pages are of two patients, or not of the expected one, is held back; `with_conflicts` writes it,
+    with no other in its folder. Files that are there are replaced. Raises what `Job.save` raises.
+    """
+    check_pattern(pattern)
+    stems: dict[str, Stems] = {}
+    files: list[Path] = []
+    held: list[BundledDocument] = []
+    entries: list[dict[str, Any]] = []
+    for document in bundle.documents:
+        part, path = document.part, None
+        if part.has_conflict and not with_conflicts:
+            held.append(document)
+        else:
+            where = _folder_of(document) if by is By.PATIENT else ""
+            stem = stems.setdefault(where, Stems()).add(name_of(document, pattern))
+            path = Path(folder) / where / f"{stem}{format.suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            job.save(path, format, result=document)
+            files.append(path)
+        entries.append(_entry(document, path and path.relative_to(folder), path))
+    manifest = json.dumps({"job": str(job.id), "documents": entries}, ensure_ascii=False, indent=2)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    (Path(folder) / MANIFEST).write_text(f"{manifest}\n", encoding="utf-8")
+    return files, held
+
+
+def _folder_of(document: BundledDocument) -> str:
+    part = document.part
+    if part.has_conflict:
+        return f"conflict-{part.number:02}"
+    return f"patient-{part.patient:02}" if part.patient else f"unknown-{part.number:02}"
+
+
+def _entry(document: BundledDocument, file: Path | None, written: Path | None) -> dict[str, Any]:
+    """Return a line of the manifest. It names no patient."""
+    part = document.part
+    return {
+        "number": part.number,
+        "pages": list(part.pages),
+        "failed": [page.number for page in document.failed],
+        "kind": part.kind.value,
+        "date": part.date and part.date.isoformat(),
+        "patient": part.patient,
+        "doubts": sorted({doubt.reason.value for doubt in part.doubts}),
+        "file": file and str(file),
+        "sha256": written and hashlib.sha256(written.read_bytes()).hexdigest(),
+    }
+
+
+def table_of(bundle: Bundle) -> tuple[Sequence[str], list[tuple[object, ...]]]:
+    """Return headings and a row for each document, those in conflict first."""
+    headings = ("document", "pages", "kind", "patient", "date", "doubts", "title")
+    ordered = sorted(bundle.documents, key=lambda document: not document.part.has_conflict)
+    return headings, [
+        (
+            document.part.number,
+            _ranges(document.part.pages),
+            document.part.kind,
+            document.part.identity.name or "unknown",
+            document.part.date,
+            ", ".join(sorted({doubt.reason for doubt in document.part.doubts})),
+            document.part.title,
+        )
+        for document in ordered
+    ]
+
+
+def _ranges(pages: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for page in pages:
+        if runs and runs[-1][1] == page - 1:
+            runs[-1][1] = page
+        else:
+            runs.append([page, page])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,42 @@
+"""The split stage: from the stored pages of a bundle to its documents."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final, cast
+from uuid import UUID
+
+from pecia_schemas.results import Page
+from pecia_schemas.tasks import ReadBundle
+from pecia_workers.bundles.splitting import split
+from pecia_workers.protocol.parts import ClaimedPart, Done
+
+_PAGES_AT_ONCE: Final = 16
+
+PagesOf = Callable[[UUID, int, int], Awaitable[Sequence[Page]]]
+"""Returns pages of a job that were read, in order: those behind the page of this number, up to so many."""
+
+
+class SplitBundle:
+    """Splits one bundle at a time, for many callers at once, in threads; of its pages few are in memory."""
+
+    def __init__(self, pages_of: PagesOf) -> None:
+        self._pages_of = pages_of
+
+    async def __call__(self, part: ClaimedPart) -> Done:
+        """Return the documents of the claimed bundle. Raises `DecryptionError`."""
+        task, loop = cast("ReadBundle", part.task), asyncio.get_running_loop()
+        is_over = False
+
+        async def fetch(after: int) -> Sequence[Page]:
+            return () if is_over else await self._pages_of(part.job_id, after, _PAGES_AT_ONCE)
+
+        def pages() -> Iterator[Page]:
+            after = 0
+            while found := asyncio.run_coroutine_threadsafe(fetch(after), loop).result():
+                yield from found
+                after = found[-1].number
+
+        try:
+            return Done(await asyncio.to_thread(split, pages(), subject=task.subject))
+        finally:
+            is_over = True  # the thread of a cancelled part ends with the pages that it has
