@@ -38,7 +38,7 @@ _Now = Annotated[datetime, mapped_column(server_default=sa.func.now())]
 _Clock = Annotated[datetime, mapped_column(server_default=sa.func.clock_timestamp())]
 
 
-REVISION: Final = "0019"
+REVISION: Final = "0020"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 

@@ -160,9 +160,12 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
         numbers.update(_nameless_before(part))
     for number, (part, next_part) in enumerate(pairwise(parts)):
         _add_strays(part, next_part, conflicts[number], conflicts[number + 1])
+    patients = _patients(
+        [None if pages else part.claim for part, pages in zip(parts, conflicts, strict=True)]
+    )
     documents = [
-        _document(number, part, parts[number : number + 1], sorted(pages))
-        for number, (part, pages) in enumerate(zip(parts, conflicts, strict=True), 1)
+        _document(number, part, parts[number : number + 1], sorted(pages), patient)
+        for number, (part, pages, patient) in enumerate(zip(parts, conflicts, patients, strict=True), 1)
     ]
     return Split(documents=tuple(documents), separators=tuple(separators))
 
@@ -287,7 +290,29 @@ def _nameless_before(part: Part) -> list[int]:
     return [page.number for page in part.pages[:first]] if max(joins, default=0.0) > 1 - _LEAST_SURE else []
 
 
-def _document(number: int, part: Part, following: Sequence[Part], conflicts: Sequence[int]) -> DocumentPart:
+def _patients(claims: Sequence[Claim | None]) -> list[int | None]:
+    """Return a number for each patient of these; None: unknown, or like one patient and unlike another."""
+    groups: list[list[Claim]] = []
+    numbers: list[int | None] = []
+    for claim in claims:
+        numbers.append(None)
+        if claim is None or not claim.places:
+            continue
+        likenesses = [{compare(known, claim).likeness for known in group} for group in groups]
+        same = [place for place, found in enumerate(likenesses) if found == {Likeness.SAME}]
+        apart = sum(found == {Likeness.DIFFERENT} for found in likenesses)
+        if same and len(same) + apart == len(groups):
+            groups[same[0]].append(claim)
+            numbers[-1] = same[0] + 1
+        elif apart == len(groups):
+            groups.append([claim])
+            numbers[-1] = len(groups)
+    return numbers
+
+
+def _document(
+    number: int, part: Part, following: Sequence[Part], conflicts: Sequence[int], patient: int | None
+) -> DocumentPart:
     kind, probability, words = judge(part.titles, part.evidence)
     pages = tuple(page.number for page in part.pages)
     doubts = []
@@ -313,5 +338,6 @@ def _document(number: int, part: Part, following: Sequence[Part], conflicts: Seq
         date=next((page.date for page in part.pages if page.date), None),
         language=languages.most_common(1)[0][0] if languages else None,
         identity=identity_of(claim) if claim.places else Identity(),
+        patient=patient,
         doubts=tuple(doubts),
     )

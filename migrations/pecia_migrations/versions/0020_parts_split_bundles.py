@@ -1,12 +1,12 @@
 """Parts may be of the stage that splits a bundle into its documents.
 
-Revision: 0019, after 0018. It adds: workers of 0018 go on beside it, and leave such parts alone.
+Revision: 0020, after 0019. It adds: workers of 0019 go on beside it, and leave such parts alone.
 """
 
 from alembic import op
 
-revision = "0019"
-down_revision = "0018"
+revision = "0020"
+down_revision = "0019"
 branch_labels = None
 depends_on = None
 
