@@ -10,8 +10,17 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import Result
 
-from pecia import Bundle, Client, InvalidOptionError, JobState, ReadBundle
-from pecia_schemas.bundles import Subject
+from pecia import (
+    Bundle,
+    BundledDocument,
+    Client,
+    InvalidFormatError,
+    InvalidOptionError,
+    JobState,
+    ReadBundle,
+    saving,
+)
+from pecia_schemas.bundles import Cut, DocumentKind, DocumentPart, Subject
 from pecia_schemas.settings import ClientSettings
 from pecia_workers.ledger.recovery import Judge
 from tests.shared import bundle_files, hand_made_pdfs
@@ -128,3 +137,11 @@ def test_the_command_writes_documents_to_files_but_none_in_conflict(
     assert folders == {"patient-01", "conflict-02"}
     refused = pecia("result", job_id, "--by", "patient", "--name", "{born}", "-o", tmp_path / "no")
     assert isinstance(refused.exception, InvalidOptionError)
+
+
+def test_pages_that_a_gateway_drew_of_a_whole_bundle_are_no_document_of_it(tmp_path: Path) -> None:
+    cut = Cut(page=1, probability=1)
+    part = DocumentPart(number=1, pages=(1,), cut=cut, kind=DocumentKind.OTHER, kind_probability=1)
+    with pytest.raises(InvalidFormatError, match="as a whole"):
+        saving.write_bytes(b"%PDF", BundledDocument(pages=(), part=part), tmp_path / "one.pdf")
+    assert not [*tmp_path.iterdir()]
