@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pikepdf
 import pytest
 from pydantic import SecretStr
 from typer.testing import Result
@@ -122,13 +123,15 @@ def test_the_command_writes_documents_to_files_but_none_in_conflict(
     assert "identity_conflict" in shown.output
     (line,) = pecia("result", job_id, "--json").output.splitlines()
     assert [document["pages"] for document in json.loads(line)["documents"]] == [[1, 2], [3], [4]]
-    written = pecia("result", job_id, "--by", "document", "-o", tmp_path / "out", "--format", "text")
+    written = pecia("result", job_id, "--by", "document", "-o", tmp_path / "out")
     assert written.exit_code == 1
     assert "document 2" in written.output
     assert bundle_files.JOHN[0] not in written.output
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert len(files) == 3
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    with pikepdf.open(tmp_path / "out" / manifest["documents"][0]["file"]) as lab:
+        assert len(lab.pages) == 2, "those of the document alone"
     assert [entry["file"] is None for entry in manifest["documents"]] == [False, True, False]
     assert name not in (tmp_path / "out" / "manifest.json").read_text() + "".join(files)
     by = ["--by", "patient", "--name", "{patient}", "--with-conflicts", "--format", "text"]
