@@ -38,7 +38,7 @@ from pecia.sources import Original, at_hand
 from pecia_schemas.installing import install_command
 from pecia_schemas.media import GROUP, OpenPictures
 from pecia_schemas.payloads import PayloadStore, in_bucket, open_bucket
-from pecia_schemas.results import Captions, Document, PageFailure, SegmentFailure, Verdict
+from pecia_schemas.results import BundledDocument, Captions, Document, PageFailure, SegmentFailure, Verdict
 from pecia_schemas.settings import SettingsError
 from pecia_schemas.tasks import task_type
 
@@ -100,8 +100,15 @@ def write(result: Result, form: Format, target: Path) -> None:
         file.write_text(content, encoding="utf-8", newline="")
 
 
-def write_bytes(content: bytes, _result: Result, target: Path) -> None:
-    """Write a result that was drawn elsewhere, atomically. Raises `OSError`."""
+def write_bytes(content: bytes, result: Result, target: Path) -> None:
+    """Write a result that was drawn elsewhere, atomically. Raises `OSError`.
+
+    Raises `InvalidFormatError` for a document of a bundle: what was drawn has the pages of all its documents.
+    """
+    if isinstance(result, BundledDocument):
+        raise InvalidFormatError(
+            "A gateway draws a bundle as a whole: take its documents as text, html or hocr, or from the stores."
+        )
     with _replacing(target) as file:
         file.write_bytes(content)
 

@@ -64,7 +64,8 @@ class Scribe:
     def cut_video(self, job_id: UUID, segments: int) -> None:
         """Ingest the job's video into that many segments, and a summary that waits for them."""
         parts = [NewPart(ordinal=n, cost=10, start_s=n, end_s=n + 1) for n in range(segments)]
-        self._end(job_id, Stage.INGEST, 0, Cut(Stage.CAPTION, parts, NewPart(ordinal=segments, cost=10)))
+        summary = NewPart(ordinal=segments, cost=10)
+        self._end(job_id, Stage.INGEST, 0, Cut(Stage.CAPTION, parts, (Stage.SUMMARIZE, summary)))
 
     def caption(self, job_id: UUID, ordinal: int, text: str = "caption") -> None:
         start, end = timedelta(seconds=ordinal), timedelta(seconds=ordinal + 1)

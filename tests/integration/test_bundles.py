@@ -6,12 +6,22 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pikepdf
 import pytest
 from pydantic import SecretStr
 from typer.testing import Result
 
-from pecia import Bundle, Client, InvalidOptionError, JobState, ReadBundle
-from pecia_schemas.bundles import Subject
+from pecia import (
+    Bundle,
+    BundledDocument,
+    Client,
+    InvalidFormatError,
+    InvalidOptionError,
+    JobState,
+    ReadBundle,
+    saving,
+)
+from pecia_schemas.bundles import Cut, DocumentKind, DocumentPart, Subject
 from pecia_schemas.settings import ClientSettings
 from pecia_workers.ledger.recovery import Judge
 from tests.shared import bundle_files, hand_made_pdfs
@@ -113,13 +123,15 @@ def test_the_command_writes_documents_to_files_but_none_in_conflict(
     assert "identity_conflict" in shown.output
     (line,) = pecia("result", job_id, "--json").output.splitlines()
     assert [document["pages"] for document in json.loads(line)["documents"]] == [[1, 2], [3], [4]]
-    written = pecia("result", job_id, "--by", "document", "-o", tmp_path / "out", "--format", "text")
+    written = pecia("result", job_id, "--by", "document", "-o", tmp_path / "out")
     assert written.exit_code == 1
     assert "document 2" in written.output
     assert bundle_files.JOHN[0] not in written.output
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert len(files) == 3
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    with pikepdf.open(tmp_path / "out" / manifest["documents"][0]["file"]) as lab:
+        assert len(lab.pages) == 2, "those of the document alone"
     assert [entry["file"] is None for entry in manifest["documents"]] == [False, True, False]
     assert name not in (tmp_path / "out" / "manifest.json").read_text() + "".join(files)
     by = ["--by", "patient", "--name", "{patient}", "--with-conflicts", "--format", "text"]
@@ -128,3 +140,11 @@ def test_the_command_writes_documents_to_files_but_none_in_conflict(
     assert folders == {"patient-01", "conflict-02"}
     refused = pecia("result", job_id, "--by", "patient", "--name", "{born}", "-o", tmp_path / "no")
     assert isinstance(refused.exception, InvalidOptionError)
+
+
+def test_pages_that_a_gateway_drew_of_a_whole_bundle_are_no_document_of_it(tmp_path: Path) -> None:
+    cut = Cut(page=1, probability=1)
+    part = DocumentPart(number=1, pages=(1,), cut=cut, kind=DocumentKind.OTHER, kind_probability=1)
+    with pytest.raises(InvalidFormatError, match="as a whole"):
+        saving.write_bytes(b"%PDF", BundledDocument(pages=(), part=part), tmp_path / "one.pdf")
+    assert not [*tmp_path.iterdir()]

@@ -300,7 +300,7 @@ class WithASummary(OneAfterTheOther):
         self._claim_all("one")
         _, ingest = self.claims.pop()
         segments = [NewPart(ordinal=ordinal, cost=1) for ordinal in range(2)]
-        cut = Cut(Stage.CAPTION, segments, NewPart(ordinal=2, cost=1))
+        cut = Cut(Stage.CAPTION, segments, (Stage.SUMMARIZE, NewPart(ordinal=2, cost=1)))
         assert self.run(self.ledgers["one"].commit(Finished(part=ingest, outcome=cut)))
         self._claim_all("two")
         assert len(self.claims) == len(segments), "the summary did not wait"
@@ -447,5 +447,5 @@ def _outcome(claim: ClaimedPart, end: str, pages: int) -> Outcome:
 def _cut(claim: ClaimedPart, parts: list[NewPart]) -> Cut:
     if claim.kind == ReadDocument.kind:
         return Cut(Stage.READ, parts)
-    summary = NewPart(ordinal=len(parts), cost=1) if len(parts) > 1 else None
-    return Cut(Stage.CAPTION, parts, summary)
+    summary = NewPart(ordinal=len(parts), cost=1)
+    return Cut(Stage.CAPTION, parts, (Stage.SUMMARIZE, summary) if len(parts) > 1 else None)

@@ -110,14 +110,15 @@ def test_segments_cover_the_video_and_a_summary_waits_behind_them() -> None:
     assert {(one.width, one.height) for one in found.parts} == {(640, 360)}
     frames = SETTINGS.video_frames / 2 * 13 * 23
     assert {one.cost for one in found.parts} == {frames + 64 + EXPECTED_OUTPUT_TOKENS["caption-dense"]}
-    assert found.summary
-    assert (found.summary.ordinal, found.summary.cost) == (3, 3 * 256 + 64 + 256)
+    assert found.held
+    stage, summary = found.held
+    assert (stage, summary.ordinal, summary.cost) == (Stage.SUMMARIZE, 3, 3 * 256 + 64 + 256)
 
 
 def test_a_short_video_is_one_segment_without_a_summary_unless_the_task_wants_shorter_ones() -> None:
     found = cut(40, wanted())
     assert [(one.start_s, one.end_s) for one in found.parts] == [(0, 40)]
-    assert found.summary is None
+    assert found.held is None
     assert len(cut(40, wanted(segments=timedelta(seconds=10))).parts) == 4
 
 
