@@ -271,6 +271,7 @@ async def test_waiting_for_room_is_not_the_engines_time() -> None:
         settled = meter.settled(part, Done(Summary(text="", verdict=Verdict.OK, engine="", timings=told)))
         spent = meter.spent(part, queued_s=1.0)
         assert isinstance(settled, Done)
+        assert isinstance(settled.content, Summary)
         timings = settled.content.timings
         assert timings.queued + timings.engine == pytest.approx(told.queued + told.engine)
         assert spent

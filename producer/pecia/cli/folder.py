@@ -41,7 +41,7 @@ from pecia.request import Submission
 from pecia_schemas.failures import Failure
 from pecia_schemas.payloads import in_bucket
 from pecia_schemas.states import JobState, Lane
-from pecia_schemas.tasks import ReadDocument
+from pecia_schemas.tasks import ReadDocument, ReadPages
 
 _TICK_S: Final = 0.5
 _RESCAN_S: Final = 30.0
@@ -141,7 +141,7 @@ class Watch:
     """Reads what is in the folder. Each document has an entry in the journal from before it is submitted to its end."""
 
     client: Client
-    task: ReadDocument
+    task: ReadPages[Any]
     options: dict[str, Any]
     """Of each submit."""
     places: Places

@@ -238,10 +238,14 @@ class ReadingOptions:
         Path | None, existing_file(help="Prompt of a language model for each page, in place of the fleet's.")
     ] = None
 
-    def task(self, writing: WritingOptions, bundling: BundleOptions, *, cache: bool) -> tasks.ReadPages[Any]:
+    def task(
+        self, writing: WritingOptions, bundling: BundleOptions | None = None, *, cache: bool
+    ) -> tasks.ReadPages[Any]:
         """Return the task for any document. Raises `typer.BadParameter`."""
-        subject = bundling.subject()
-        kind: Any = partial(tasks.ReadBundle, subject=subject) if bundling.bundle else tasks.ReadDocument
+        kind: Any = tasks.ReadDocument
+        subject = bundling.subject() if bundling else None
+        if bundling and bundling.bundle:
+            kind = partial(tasks.ReadBundle, subject=subject)
         task: tasks.ReadPages[Any] = kind(
             ANY_SOURCE,
             document_type=self.document_type,

@@ -26,6 +26,7 @@ from pecia.remote.connections import Polling
 from pecia.submission import NewJob, Outcomes, Prepared
 from pecia.testing.jobs import KEYS, Callback, FakeJob, FakePart, Submitted, now, signed
 from pecia.testing.scripts import Answer, Piece, Rule, script_of
+from pecia_schemas.bundles import Split
 from pecia_schemas.events import JobEvent, new_secret
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.installing import install_command
@@ -353,7 +354,11 @@ class _Store:
     def _fitting(self, listing: Listing) -> Iterator[tuple[JobView, FakeJob]]:
         for job in self._jobs.values():
             view = job.view
-            read = {part.content.verdict for part in job.parts if part.content}
+            read = {
+                part.content.verdict
+                for part in job.parts
+                if part.content and not isinstance(part.content, Split)
+            }
             if (
                 (not listing.states or view.state in listing.states)
                 and (not listing.verdicts or not read.isdisjoint(listing.verdicts))

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import structlog
 
+from pecia_schemas.bundles import Split
 from pecia_schemas.results import Timings, TokenUsage, Verdict
 from pecia_workers.batching.admission import Item
 from pecia_workers.batching.learned import Headroom, LearnedLengths
@@ -241,7 +242,7 @@ class Meter:
     def settled(self, part: UUID, outcome: Outcome) -> Outcome:
         """Return a result with the time its requests waited for capacity counted as waiting; others as they are."""
         reading = self._readings.get(part)
-        if reading is None or not isinstance(outcome, Done):
+        if reading is None or not isinstance(outcome, Done) or isinstance(outcome.content, Split):
             return outcome
         timings = _without_waiting(outcome.content.timings, reading.waited)
         return replace(outcome, content=outcome.content.model_copy(update={"timings": timings}))
