@@ -167,6 +167,27 @@ def test_a_document_of_another_than_the_subject_is_a_conflict() -> None:
     assert other.has_conflict
 
 
+@pytest.mark.parametrize(
+    ("subject", "refused"),
+    [
+        (Subject(name="Anna Meyer"), False),
+        (Subject(birth_date=BIRTH), False),
+        (Subject(name="Peter Koch"), True),
+        (Subject(name="Anna Meyer", birth_date=dt.date(1984, 11, 30)), True),
+    ],
+)
+def test_a_subject_of_one_sign_is_met_by_that_sign(subject: Subject, refused: bool) -> None:
+    (document,) = split_of([HEAD, "Invoice", ANNA], subject=subject).documents
+
+    assert document.has_conflict is refused
+
+
+def test_a_document_that_names_nobody_is_not_the_subjects() -> None:
+    (document,) = split_of([HEAD, "Invoice"], subject=Subject(name="Anna Meyer", birth_date=BIRTH)).documents
+
+    assert document.has_conflict
+
+
 @pytest.mark.parametrize("sheet", [["Trennblatt"], ["*** SEPARATOR ***"], ["PATCH T"]])
 def test_a_separator_sheet_is_in_no_document(sheet: Sequence[str]) -> None:
     bundle = split_of(["Notes", "and so on"], sheet, [], ["more", "text"])

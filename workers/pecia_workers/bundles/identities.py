@@ -115,6 +115,21 @@ def likeness(one: Identity | Subject, other: Identity | Subject) -> Likeness:
     return compare(claim_of(one), claim_of(other)).likeness
 
 
+def is_expected(expected: Claim, claim: Claim) -> bool:
+    """Return whether a document is of the patient whom the caller expects.
+
+    They are the same by the table, or equal in the one sign that the caller gave, if it gave no other.
+    """
+    told = []
+    if expected.name:
+        told.append(name_relation(expected.name, claim.name))
+    if expected.births:
+        told.append(birth_relation(expected.births, claim.births))
+    if expected.numbers:
+        told.append(number_relation(expected.numbers, claim.numbers))
+    return compare(expected, claim).likeness is Likeness.SAME or told == [Relation.EQUAL]
+
+
 def claim_of(identity: Identity | Subject) -> Claim:
     """Return an identity as a claim. Which system its numbers are of is told by their forms."""
     numbers: dict[str, set[str]] = {}

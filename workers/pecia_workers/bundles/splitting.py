@@ -20,7 +20,7 @@ from pecia_schemas.bundles import (
     Subject,
 )
 from pecia_schemas.results import Page
-from pecia_workers.bundles.identities import Claim, claim_of, compare, identity_of
+from pecia_workers.bundles.identities import Claim, claim_of, compare, identity_of, is_expected
 from pecia_workers.bundles.kinds import Evidence, judge
 from pecia_workers.bundles.signs import PageSigns, signs_of
 
@@ -158,6 +158,8 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
         nameless = (page.number for page in part.pages if not page.claims)
         numbers.update(number for number in nameless if part.loose.get(number, 0.0) > _DOUBTFUL[0])
         numbers.update(_nameless_before(part))
+        if expected and not is_expected(expected, part.claim):
+            numbers.update(page.number for page in part.pages)
     for number, (part, next_part) in enumerate(pairwise(parts)):
         _add_strays(part, next_part, conflicts[number], conflicts[number + 1])
     patients = _patients(
@@ -260,8 +262,6 @@ def _contradicting(part: Part, expected: Claim | None) -> Iterable[int]:
             yield from numbers
         if expected and compare(expected, claim).contradicts:
             yield from (page.number for page in part.pages)
-    if expected and compare(expected, part.claim).contradicts:
-        yield from (page.number for page in part.pages)
 
 
 def _add_strays(part: Part, following: Part, conflicts: set[int], of_following: set[int]) -> None:
