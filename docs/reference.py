@@ -62,6 +62,7 @@ _CONTENTS: Final[dict[str, tuple[str, ...]]] = {
         "## What is on a page, where it stands, and who else read it",
         "pecia_schemas.blocks",
         "## The documents of a bundle",
+        "pecia:Bundle",
         "pecia_schemas.bundles",
     ),
     "errors": (

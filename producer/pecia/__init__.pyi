@@ -82,8 +82,8 @@ from pecia_schemas.events import (
     Webhook as Webhook,
 )
 from pecia_schemas.failures import Failure as Failure, FailureCode as FailureCode
+from pecia_schemas.bundled import Bundle as Bundle
 from pecia_schemas.results import (
-    Bundle as Bundle,
     BundledDocument as BundledDocument,
     CachedFrom as CachedFrom,
     Captions as Captions,

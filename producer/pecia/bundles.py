@@ -13,7 +13,8 @@ from pecia.errors import InvalidOptionError
 from pecia.formats import Format
 from pecia.job import AnyJob
 from pecia.saving import Stems, stem_of
-from pecia_schemas.results import Bundle, BundledDocument
+from pecia_schemas.bundled import Bundle
+from pecia_schemas.results import BundledDocument
 
 PATTERN: Final = "{date}-{kind}-{number}"
 """How a document's file is called: without its patient."""

@@ -14,12 +14,12 @@ from pydantic import BaseModel
 
 from pecia.errors import JobCancelledError, JobErasedError, JobExpiredError, JobFailedError
 from pecia.records import PartOutcome
+from pecia_schemas.bundled import Bundle
 from pecia_schemas.bundles import Split
 from pecia_schemas.encryption import DecryptionError, Keyring, unseal_label
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.results import (
-    Bundle,
     Captions,
     Document,
     Page,

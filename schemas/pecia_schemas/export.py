@@ -13,9 +13,10 @@ from typing import Any
 from pydantic import SecretStr, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
+from pecia_schemas.bundled import Bundle
 from pecia_schemas.events import JobEvent, JobNotice
 from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.results import Bundle, Captions, Document
+from pecia_schemas.results import Captions, Document
 from pecia_schemas.settings import PREFIX, ClientSettings, ConnectionSettings, worker
 from pecia_schemas.tasks import CaptionVideo, ReadBundle, ReadDocument
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
 from pecia_schemas.blocks import Box, Cell, Doubt, Table
 from pecia_schemas.bundles import DocumentKind, DocumentPart, IdentitySign
-from pecia_schemas.results import Page
-
-if TYPE_CHECKING:
-    from pecia_schemas.results import Bundle, BundledDocument
+from pecia_schemas.results import BundledDocument, Page
 
 PLACE: Final = "urn:pecia:fhir:place"
 """The extension that says on which page, and in which box of it in pixels, a value stands."""
@@ -71,14 +68,16 @@ _RANGE: Final = re.compile(rf"({_NUMBER})\s*(?:-|\u2013|to|bis)\s*({_NUMBER})")
 _THOUSANDS: Final = re.compile(r"\d,\d{3}$")
 
 
-def fhir_of(bundle: Bundle, *, with_conflicts: bool = False, recorded: datetime | None = None) -> Any:
-    """Return the bundle as a `fhir.resources.R4B.bundle.Bundle`, which has validated it.
+def fhir_of(
+    documents: Iterable[BundledDocument], *, with_conflicts: bool = False, recorded: datetime | None = None
+) -> Any:
+    """Return a bundle's documents as a `fhir.resources.R4B.bundle.Bundle`, which has validated it.
 
     Raises `ImportError` without the extra `fhir`.
     """
     when = (recorded or datetime.now(UTC)).isoformat()
     entries: dict[str, dict[str, Any]] = {}
-    for document in bundle.documents:
+    for document in documents:
         if with_conflicts or not document.part.has_conflict:
             for name, resource in _resources(document, when):
                 entries.setdefault(name, {"fullUrl": name, "resource": resource})

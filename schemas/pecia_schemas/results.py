@@ -32,7 +32,7 @@ from pecia_schemas.blocks import (
     text_of,
     unpacked,
 )
-from pecia_schemas.bundles import DocumentPart, Split
+from pecia_schemas.bundles import DocumentPart
 from pecia_schemas.failures import Failure
 from pecia_schemas.merging import lacking, merged
 from pecia_schemas.rendering import html_of, markdown_of
@@ -401,37 +401,6 @@ class BundledDocument(Document):
     """A document of a bundle: the pages that it has there, numbered as there."""
 
     part: DocumentPart
-
-
-class Bundle(Document):
-    """What `ReadBundle` returns: all its pages, and which of them are one document."""
-
-    split: Split | None = None
-    """None if it failed, or is not there yet."""
-
-    @cached_property
-    def documents(self) -> tuple[BundledDocument, ...]:
-        """Its documents in their order, each with its pages that were read; the others are in its `failed`."""
-        read = {page.number: page for page in self.pages}
-        failed = {page.number: page for page in self.failed}
-        return tuple(
-            BundledDocument(
-                part=part,
-                pages=tuple(read[number] for number in part.pages if number in read),
-                failed=tuple(failed[number] for number in part.pages if number in failed),
-            )
-            for part in (self.split.documents if self.split else ())
-        )
-
-    def to_fhir(self, *, with_conflicts: bool = False, recorded: datetime | None = None) -> Any:
-        """Return its documents as a FHIR R4B Bundle of `fhir.resources`, which validates it: a model of pydantic.
-
-        `with_conflicts`: also documents whose patient is in conflict, without a patient. `recorded`: when it was made;
-        None: now. Raises `ImportError` without pecia[fhir].
-        """
-        from pecia_schemas.fhir import fhir_of  # noqa: PLC0415  comes with pecia[fhir]
-
-        return fhir_of(self, with_conflicts=with_conflicts, recorded=recorded)
 
 
 class Segment(Stored):

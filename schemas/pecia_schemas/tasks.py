@@ -26,9 +26,10 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from pecia_schemas import storable
+from pecia_schemas.bundled import Bundle
 from pecia_schemas.bundles import Subject
 from pecia_schemas.media import URL_SCHEMES, PageRanges, PayloadRef, UrlRef
-from pecia_schemas.results import Bundle, Captions, Document
+from pecia_schemas.results import Captions, Document
 from pecia_schemas.states import Stage
 
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)

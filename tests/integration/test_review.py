@@ -13,6 +13,7 @@ from uuid import UUID
 
 import httpx2
 import pytest
+from fastapi import FastAPI
 from PIL import Image, ImageDraw
 from pydantic import SecretStr
 from typer.testing import Result
@@ -29,6 +30,7 @@ from pecia_workers.ledger.retention import RESULTS, forget
 from tests.shared.fixture_types import Make, Picture
 from tests.shared.gateways import serving
 from tests.shared.house import House
+from tests.shared.limits import WAIT_S
 from tests.shared.receivers import fan_out_all
 
 Pecia = Callable[..., Result]
@@ -102,6 +104,20 @@ class Desk:
         return self.loop.run(self.http.post(path, json={"revision": revision, **decision}))
 
 
+async def started(app: FastAPI, stopping: asyncio.Event) -> asyncio.Task[None]:
+    """Start an application, in a task of its own as a server has one."""
+    ready = asyncio.Event()
+
+    async def serve() -> None:
+        async with app.router.lifespan_context(app):
+            ready.set()
+            await stopping.wait()
+
+    task = asyncio.create_task(serve())
+    await ready.wait()
+    return task
+
+
 @pytest.fixture
 def open_desk(house: House) -> Callable[..., Any]:
     @contextmanager
@@ -110,10 +126,11 @@ def open_desk(house: House) -> Callable[..., Any]:
         with asyncio.Runner() as loop:
             served = make_app(given, review_of(work or Work(), TOKEN))
             transport = httpx2.ASGITransport(served)
-            context = served.router.lifespan_context(served)
-            loop.run(context.__aenter__())
+            stopping = asyncio.Event()
+            serving = loop.run(started(served, stopping))
             yield Desk(httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1"), loop)
-            loop.run(context.__aexit__(None, None, None))
+            stopping.set()
+            loop.run(asyncio.wait_for(serving, WAIT_S))
 
     return run
 

@@ -260,6 +260,15 @@ def test_drawn_bundles_are_split_as_they_were_made(seeds: range) -> None:
             if document.pages[0] in truth:
                 counts.update(kinds=1, right_kinds=document.kind is truth[document.pages[0]].kind)
         assert list(result.separators) == bundle.separators
+        numbered: dict[
+            int, set[tuple[str, str, dt.date]]
+        ] = {}  # who share all that is printed, nobody tells apart
+        for document in result.documents:
+            if document.patient is not None:
+                persons = [patients[page] for page in document.pages if page in patients]
+                of_pages = {(person.family, person.given, person.birth) for person in persons}
+                numbered.setdefault(document.patient, set()).update(of_pages)
+        assert all(len(found) == 1 for found in numbered.values())
 
     assert counts["untold"] == 0
     assert counts["recalled"] >= 0.99 * counts["boundaries"]

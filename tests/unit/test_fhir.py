@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Doubt, DoubtReason, Source, Table
+from pecia_schemas.bundled import Bundle
 from pecia_schemas.bundles import (
     BundleDoubt,
     BundleDoubtReason,
@@ -16,7 +17,7 @@ from pecia_schemas.bundles import (
     Identity,
     Split,
 )
-from pecia_schemas.results import Bundle, Page, Verdict
+from pecia_schemas.results import Page, Verdict
 
 pytest.importorskip("fhir.resources", reason="pecia[fhir] is not installed")
 ROWS = (

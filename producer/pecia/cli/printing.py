@@ -16,8 +16,8 @@ from pecia.errors import JobError, JobTimeoutError
 from pecia.job import AnyJob
 from pecia.waiting import Deadline
 from pecia_schemas.blocks import DoubtReason
+from pecia_schemas.bundled import Bundle
 from pecia_schemas.results import (
-    Bundle,
     Captions,
     Document,
     Page,

@@ -26,7 +26,8 @@ from pecia.formats import Format, render, text
 from pecia.handles import PDF_QUALITY
 from pecia.job import AnyJob
 from pecia.saving import ExportFormat
-from pecia_schemas.results import Bundle, Document
+from pecia_schemas.bundled import Bundle
+from pecia_schemas.results import Document
 
 
 @grouped

@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 from pecia_schemas.blocks import plain_blocks
+from pecia_schemas.bundled import Bundle
 from pecia_schemas.bundles import Cut, CutSign, DocumentKind, DocumentPart, Split
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.media import PageRanges
-from pecia_schemas.results import Bundle, Captions, Document, Page, Segment, Summary, Verdict
+from pecia_schemas.results import Captions, Document, Page, Segment, Summary, Verdict
 from pecia_schemas.tasks import CaptionVideo, ReadBundle, ReadDocument, ReadPages, Task
 
 _ENGINE = "fake"

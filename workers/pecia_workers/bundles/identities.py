@@ -115,6 +115,13 @@ def likeness(one: Identity | Subject, other: Identity | Subject) -> Likeness:
     return compare(claim_of(one), claim_of(other)).likeness
 
 
+def likeness_across(one: Claim, other: Claim) -> Likeness:
+    """Return whether two documents are of one patient: of near numbers none is taken for a misread one."""
+    likeness = compare(one, other).likeness
+    is_near = number_relation(one.numbers, other.numbers) is Relation.NEAR
+    return Likeness.UNKNOWN if is_near and likeness is Likeness.SAME else likeness
+
+
 def is_expected(expected: Claim, claim: Claim) -> bool:
     """Return whether a document is of the patient whom the caller expects.
 

@@ -20,7 +20,14 @@ from pecia_schemas.bundles import (
     Subject,
 )
 from pecia_schemas.results import Page
-from pecia_workers.bundles.identities import Claim, claim_of, compare, identity_of, is_expected
+from pecia_workers.bundles.identities import (
+    Claim,
+    claim_of,
+    compare,
+    identity_of,
+    is_expected,
+    likeness_across,
+)
 from pecia_workers.bundles.kinds import Evidence, judge
 from pecia_workers.bundles.signs import PageSigns, signs_of
 
@@ -291,22 +298,17 @@ def _nameless_before(part: Part) -> list[int]:
 
 
 def _patients(claims: Sequence[Claim | None]) -> list[int | None]:
-    """Return a number for each patient of these; None: unknown, or like one patient and unlike another."""
-    groups: list[list[Claim]] = []
-    numbers: list[int | None] = []
-    for claim in claims:
-        numbers.append(None)
-        if claim is None or not claim.places:
-            continue
-        likenesses = [{compare(known, claim).likeness for known in group} for group in groups]
-        same = [place for place, found in enumerate(likenesses) if found == {Likeness.SAME}]
-        apart = sum(found == {Likeness.DIFFERENT} for found in likenesses)
-        if same and len(same) + apart == len(groups):
-            groups[same[0]].append(claim)
-            numbers[-1] = same[0] + 1
-        elif apart == len(groups):
-            groups.append([claim])
-            numbers[-1] = len(groups)
+    """Return a number for each patient of these; None: unknown, or like two that are not surely one."""
+    named = {place: claim for place, claim in enumerate(claims) if claim is not None and claim.places}
+    same = {
+        place: [other for other, known in named.items() if likeness_across(claim, known) is Likeness.SAME]
+        for place, claim in named.items()
+    }
+    numbers: list[int | None] = [None] * len(claims)
+    for place, alike in same.items():
+        if place in alike and all(other in same[one] for one in alike for other in alike):
+            known = next((numbers[other] for other in alike if numbers[other]), None)
+            numbers[place] = known or max(filter(None, numbers), default=0) + 1
     return numbers
 
 
