@@ -34,8 +34,8 @@ demo: $(VENV)/.local  ## Read a set of medical documents on a throw-away fleet a
 demo-engine: $(ENGINE_VENV)/.installed  ## Read printed slips with real vLLM and a small model, without a GPU, and check every character
 	$(ENGINE_VENV)/bin/pecia demo --engine vllm
 
-up: $(VENV)/.local  ## Run a fleet on this machine until Ctrl-C
-	$(BIN)/pecia up
+up: $(VENV)/.local  ## Run a fleet and its web page on this machine until Ctrl-C
+	$(BIN)/pecia up --gateway
 
 wheel: $(VENV)/.local  ## Build the wheel and the sdist into dist/, the same bytes each time
 	$(call install,$(VENV),--constraint constraints.txt hatchling)

@@ -8,7 +8,7 @@ const WORDS = {
     submitted: "Submitted", actions: "Actions", more: "Older jobs", all: "all", none: "none", review: "Pages and text", doubts: "to review",
     cancel: "Cancel", retry: "Run again", download: "Download as", taken: "pages today", sent: "sent", refused: "refused", nothing: "No jobs yet.",
     failed: "That could not be done", no_schema: "The schema of the fields is not JSON", of: "of", counted: "jobs",
-    kinds: { "document.read": "document", "video.caption": "video" },
+    kinds: { "document.read": "document", "bundle.read": "many documents in one file", "video.caption": "video" },
     types: { "": "any", prescription: "prescription", diagnosis: "diagnosis", lab_result: "laboratory result", chart: "chart", mixed: "mixed" },
     states: { queued: "waiting", running: "being read", succeeded: "done", partial: "partly read", failed: "failed", cancelled: "cancelled", expired: "expired" },
     lanes: { urgent: "urgent", normal: "normal", bulk: "bulk" },
@@ -21,7 +21,7 @@ const WORDS = {
     submitted: "제출", actions: "동작", more: "이전 작업", all: "모두", none: "없음", review: "페이지와 텍스트", doubts: "검토 필요",
     cancel: "취소", retry: "다시 실행", download: "내려받기", taken: "오늘 페이지", sent: "전송됨", refused: "거부됨", nothing: "아직 작업이 없습니다.",
     failed: "처리하지 못했습니다", no_schema: "필드의 스키마가 JSON이 아닙니다", of: "/", counted: "작업",
-    kinds: { "document.read": "문서", "video.caption": "비디오" },
+    kinds: { "document.read": "문서", "bundle.read": "여러 문서가 든 파일", "video.caption": "비디오" },
     types: { "": "모든 종류", prescription: "처방전", diagnosis: "진단서", lab_result: "검사 결과", chart: "차트", mixed: "혼합" },
     states: { queued: "대기", running: "읽는 중", succeeded: "완료", partial: "일부 완료", failed: "실패", cancelled: "취소됨", expired: "만료됨" },
     lanes: { urgent: "긴급", normal: "보통", bulk: "대량" },
@@ -112,7 +112,7 @@ async function entriesOf(entry) {
 
 function taskOf() {
   const task = { kind: $("kind").value };
-  if (task.kind === "document.read") {
+  if (task.kind !== "video.caption") {
     if ($("document-type").value) task.document_type = $("document-type").value;
     if ($("language").value.trim()) task.language = $("language").value.trim();
     if ($("schema").value.trim()) {
