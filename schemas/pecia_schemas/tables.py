@@ -126,7 +126,7 @@ class JobRow(Base):
             "client",
             where="tenant IS NOT NULL AND state IN ('queued', 'running')",
         ),
-        _index("jobs_requests_idx", "kind", "tenant", "id", where="kind LIKE 'openai.%'"),
+        _index("jobs_requests_idx", "kind", "tenant", "id", where="kind IN ('openai.file', 'openai.batch')"),
         _index("jobs_flow_idx", "flow", where=_OPEN),
         _index("jobs_expires_at_idx", "expires_at", where=_OPEN),
         _index("jobs_payload_idx", "payload", where="payload_released_at IS NULL"),

@@ -16,7 +16,7 @@ def upgrade() -> None:
     with op.get_context().autocommit_block():
         op.execute(
             "CREATE INDEX CONCURRENTLY IF NOT EXISTS jobs_requests_idx ON jobs (kind, tenant, id)"
-            " WHERE kind LIKE 'openai.%'"
+            " WHERE kind IN ('openai.file', 'openai.batch')"
         )
 
 

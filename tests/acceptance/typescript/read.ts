@@ -17,6 +17,7 @@ async function main(): Promise<void> {
     onSseEvent: ({ event, data }) => {
       if (event === "page") pages.push((data as { number: number }).number);
     },
+    onSseError: (error) => console.error(error),
     sseMaxRetryAttempts: 1,
   });
   for await (const _ of stream);
@@ -25,4 +26,7 @@ async function main(): Promise<void> {
   console.log(JSON.stringify({ job_id, pages, result }));
 }
 
-void main();
+main().catch((problem: unknown) => {
+  console.error(JSON.stringify(problem));
+  process.exit(1);
+});
