@@ -16,13 +16,14 @@ async function main(): Promise<void> {
     path: { job_id },
     onSseEvent: ({ event, data }) => {
       if (event === "page") pages.push((data as { number: number }).number);
+      if (event === "error") console.error(JSON.stringify(data));
     },
     onSseError: (error) => console.error(error),
-    sseMaxRetryAttempts: 1,
+    sseMaxRetryAttempts: 3,
   });
   for await (const _ of stream);
 
-  const { data: result } = await writeResult({ path: { job_id }, query: { format: "text" }, throwOnError: true });
+  const { data: result } = await writeResult({ path: { job_id }, query: { format: "text", wait: 60 }, throwOnError: true });
   console.log(JSON.stringify({ job_id, pages, result }));
 }
 
