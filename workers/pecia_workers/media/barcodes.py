@@ -9,14 +9,6 @@ from numpy.typing import NDArray
 from pecia_schemas.blocks import Block, BlockKind, Source
 from pecia_workers.layout.lines import box_of
 
-_FORMATS: Final = zxingcpp.BarcodeFormats(
-    [
-        zxingcpp.BarcodeFormat.Code128,
-        zxingcpp.BarcodeFormat.QRCode,
-        zxingcpp.BarcodeFormat.PDF417,
-        zxingcpp.BarcodeFormat.DataMatrix,
-    ]
-)
 _MOST: Final = 16
 _LONGEST: Final = 4296
 """Characters: what a QR code holds at most."""
@@ -24,8 +16,17 @@ _LONGEST: Final = 4296
 
 def barcodes_of(pixels: NDArray[np.uint8]) -> tuple[Block, ...]:
     """Return the barcodes of an upright page, from top to bottom, with what they encode as text."""
+    # Not a constant of the module: what outlives the interpreter is told on the terminal as a leak.
+    formats = zxingcpp.BarcodeFormats(
+        [
+            zxingcpp.BarcodeFormat.Code128,
+            zxingcpp.BarcodeFormat.QRCode,
+            zxingcpp.BarcodeFormat.PDF417,
+            zxingcpp.BarcodeFormat.DataMatrix,
+        ]
+    )
     found = zxingcpp.read_barcodes(  # one channel is a third of the work
-        np.ascontiguousarray(pixels[:, :, 1]), formats=_FORMATS, try_rotate=False, try_invert=False
+        np.ascontiguousarray(pixels[:, :, 1]), formats=formats, try_rotate=False, try_invert=False
     )
     blocks = []
     for code in found[:_MOST]:
