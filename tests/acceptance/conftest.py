@@ -10,12 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 from PIL import Image, ImageDraw, ImageFont
+from playwright.sync_api import Browser
 from pydantic import SecretStr
 
 from pecia import Client
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
+from tests.shared.browsers import chromium
 from tests.shared.fixture_types import RunFleet
+from tests.shared.npm_files import NothingThereError, absent
 from tests.shared.pictures import encoded
 from tests.shared.receivers import Receiver, receiving
 
@@ -123,3 +126,12 @@ def drawn() -> Callable[..., bytes]:
 def open_receiver() -> Iterator[Callable[[], Receiver]]:
     with ExitStack() as stack:
         yield lambda: stack.enter_context(receiving())
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    try:
+        with chromium() as browser:
+            yield browser
+    except NothingThereError as error:
+        absent(error)

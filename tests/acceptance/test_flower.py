@@ -24,12 +24,10 @@ from pecia import Client, Job, JobState, Lane, ReadDocument
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.app import FleetApp
-from tests.shared.browsers import chromium
 from tests.shared.chat_server import Behaviour, ChatServerDouble, Fault, serving
 from tests.shared.fixture_types import Eventually, RunFleet
 from tests.shared.http_doubles import free_port
 from tests.shared.limits import WAIT_S
-from tests.shared.npm_files import NothingThereError, absent
 from tests.shared.overhearing import hears
 from tests.shared.pictures import encoded, note
 
@@ -160,15 +158,6 @@ def _picture() -> bytes:
 def _document(*, pages: int) -> bytes:
     first, *others = map(note, range(pages))
     return encoded(first, "PDF", save_all=True, append_images=others)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        with chromium() as browser:
-            yield browser
-    except NothingThereError as error:
-        absent(error)
 
 
 @pytest.fixture

@@ -23,11 +23,9 @@ from pecia.evaluation.scores import report
 from pecia.evaluation.truth import exhibits
 from pecia.webhooks import verify
 from pecia_schemas.media import MediaType
-from tests.shared.browsers import chromium
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.fixture_types import Eventually, RunFleet
 from tests.shared.limits import WAIT_S
-from tests.shared.npm_files import NothingThereError, absent
 from tests.shared.receivers import Receiver, receiving
 from tests.shared.witnessed_pages import KINDS, Drawn, drawn_page, lied_about
 
@@ -97,15 +95,6 @@ def reviewing(archive: Archive, *options: str) -> Iterator[str]:
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(WAIT_S) == 0
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        with chromium() as browser:
-            yield browser
-    except NothingThereError as error:
-        absent(error)
 
 
 @contextmanager

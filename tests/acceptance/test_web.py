@@ -15,12 +15,11 @@ from PIL import Image, ImageDraw
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from pecia.accounts import Scope
-from tests.shared.browsers import chromium
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import run_pecia
 from tests.shared.fixture_types import RunFleet
 from tests.shared.http_doubles import free_port
-from tests.shared.npm_files import Download, NothingThereError, absent, fetched
+from tests.shared.npm_files import Download, fetched
 from tests.shared.pictures import encoded
 
 pytestmark = [pytest.mark.gate, pytest.mark.timeout(900)]
@@ -51,15 +50,6 @@ def fleet(run_fleet: RunFleet) -> Iterator[Any]:
         ) as fleet,
     ):
         yield fleet
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        with chromium() as browser:
-            yield browser
-    except NothingThereError as error:
-        absent(error)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ PANELS: Final = {
         "sample": "Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.",
         "backfill": "Read all documents below a prefix, in the bulk lane. Repeat it as you like: no "
         "document is submitted twice.",
-        "watch-folder": "Read what is put into a folder, each document once, until Ctrl-C or SIGTERM.",
+        "watch-folder": "Read each document that is put into a folder, once, until Ctrl-C or SIGTERM.",
         "result": "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, "
         "subtitles.",
         "export": "Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.",

@@ -45,7 +45,7 @@ from pecia_schemas.tasks import ReadDocument, ReadPages
 
 _TICK_S: Final = 0.5
 _RESCAN_S: Final = 30.0
-"""After which the folder is searched though nothing was announced: of a network drive little is."""
+"""The folder is searched after so long even if the system announces no change, as for most network drives."""
 _PAUSE_S: Final = 5.0
 """After something was unavailable."""
 _IN_FLIGHT: Final = 200
@@ -76,21 +76,19 @@ class FolderOptions:
         Path | None,
         Option(metavar="DIR", help="Where documents go that failed, with the reason. Default: DIR/failed."),
     ] = None
-    recursive: Annotated[bool, Option("--recursive", help="Read what is in folders of the folder, too.")] = (
-        False
-    )
+    recursive: Annotated[bool, Option("--recursive", help="Read documents in subfolders, too.")] = False
     settle: Annotated[
-        float, Option(metavar="SECONDS", min=0, help="A file is whole that has not changed for so long.")
+        float, Option(metavar="SECONDS", min=0, help="Read a file once it has not changed for so long.")
     ] = 2.0
     poll: Annotated[
         float | None,
         Option(
             metavar="SECONDS",
             min=0.1,
-            help="Search the folder so often, as network drives need. Default: when the system announces a change.",
+            help="Search the folder this often, for network drives. Default: when the system announces a change.",
         ),
     ] = None
-    once: Annotated[bool, Option("--once", help="Read what is there, and end.")] = False
+    once: Annotated[bool, Option("--once", help="Read the documents that are there now, then end.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +136,7 @@ class Places:
 
 @dataclass(slots=True)
 class Watch:
-    """Reads what is in the folder. Each document has an entry in the journal from before it is submitted to its end."""
+    """Reads the documents of a folder. The journal has an entry for each from before its submit until its end."""
 
     client: Client
     task: ReadPages[Any]
@@ -163,7 +161,7 @@ class Watch:
         return [entry for entry in self.journal.entries.values() if not entry.kept]
 
     def search(self) -> None:
-        """Take in the folder as it is now, and submit what is whole. Raises `OSError`, `PeciaError`."""
+        """Search the folder once, and submit the files that are complete. Raises `OSError`, `PeciaError`."""
         self.journal.check()
         prints = inbox.files_in(
             self.places.folder, recursive=self.recursive, passed_over=self.places.passed_over
@@ -209,7 +207,7 @@ class Watch:
         self.journal.write(made)
 
     def _abandon(self, entry: Entry) -> None:
-        """Forget what was read of a file that has changed since: it is read again once it is whole."""
+        """Cancel the job of a file that has changed since its submit: the file is read again once it is complete."""
         if job := self.jobs.pop(entry.name, None):
             job.cancel(reason="the file has changed")
         self.journal.remove(entry)
@@ -320,7 +318,7 @@ class Watch:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Move a document; one that an interrupted run has moved, or its owner has removed, is left alone."""
+    """Move a document. If an interrupted run has moved it, or its owner has removed it, do nothing."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         try:
@@ -335,9 +333,8 @@ def _move(source: Path, target: Path) -> None:
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.with_name(f".{target.name}.part")
-    with suppress(
-        FileNotFoundError, PermissionError
-    ):  # of the source: the reason was written beside the target
+    # Of the source: the reason was written beside the target.
+    with suppress(FileNotFoundError, PermissionError):
         shutil.copy2(source, scratch)
         scratch.replace(target)
 
@@ -441,7 +438,7 @@ def watch_folder(
     where: FolderOptions,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each document.")] = False,
 ) -> None:
-    """Read what is put into a folder, each document once, until Ctrl-C or SIGTERM.
+    """Read each document that is put into a folder, once, until Ctrl-C or SIGTERM.
 
     A file is read once it is whole. Then it and its result are in DIR/done; with --keep it stays where it is. What
     fails is in DIR/failed, with the reason. Example: `pecia watch-folder inbox/ --recursive --format markdown`

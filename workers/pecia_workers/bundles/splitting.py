@@ -83,7 +83,7 @@ _SURE_KIND: Final = 0.7
 _DOUBTFUL: Final = (0.1, 0.9)
 """Between these a probability is in doubt."""
 _LEAST_SURE: Final = 0.95
-"""That a page which names nobody is its document's, where the next page is another patient's."""
+"""Least probability that a page without a patient belongs to its document, if the next is another patient's."""
 
 
 @dataclass(slots=True)
@@ -133,7 +133,20 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
 
     Of each page little is kept, so the pages need not be in memory at once.
     """
-    signs = [signs_of(page) for page in pages]
+    parts, separators = _cut([signs_of(page) for page in pages])
+    conflicts = _conflicts(parts, claim_of(subject) if subject else None)
+    patients = _patients(
+        [None if pages else part.claim for part, pages in zip(parts, conflicts, strict=True)]
+    )
+    documents = [
+        _document(number, part, parts[number : number + 1], sorted(pages), patient)
+        for number, (part, pages, patient) in enumerate(zip(parts, conflicts, patients, strict=True), 1)
+    ]
+    return Split(documents=tuple(documents), separators=tuple(separators))
+
+
+def _cut(signs: Sequence[PageSigns]) -> tuple[list[Part], list[int]]:
+    """Return the documents that begin and go on at these pages, and the numbers of separator sheets."""
     parts: list[Part] = []
     separators: list[int] = []
     after_sheet = False
@@ -158,10 +171,14 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
             else:
                 current.add(page, probability)
         after_sheet = False
-    expected = claim_of(subject) if subject else None
+    return parts, separators
+
+
+def _conflicts(parts: Sequence[Part], expected: Claim | None) -> list[set[int]]:
+    """Return for each document the pages that may be of another patient than its own, or than the expected one."""
     conflicts = [set(_contradicting(part, expected)) for part in parts]
     for part, numbers in zip(parts, conflicts, strict=True):
-        # A page that names nobody may be of another patient.
+        # A page without a patient that may begin a document may be another patient's.
         nameless = (page.number for page in part.pages if not page.claims)
         numbers.update(number for number in nameless if part.loose.get(number, 0.0) > _DOUBTFUL[0])
         numbers.update(_nameless_before(part))
@@ -169,14 +186,7 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
             numbers.update(page.number for page in part.pages)
     for number, (part, next_part) in enumerate(pairwise(parts)):
         _add_strays(part, next_part, conflicts[number], conflicts[number + 1])
-    patients = _patients(
-        [None if pages else part.claim for part, pages in zip(parts, conflicts, strict=True)]
-    )
-    documents = [
-        _document(number, part, parts[number : number + 1], sorted(pages), patient)
-        for number, (part, pages, patient) in enumerate(zip(parts, conflicts, patients, strict=True), 1)
-    ]
-    return Split(documents=tuple(documents), separators=tuple(separators))
+    return conflicts
 
 
 def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dict[str, float]:
@@ -272,13 +282,9 @@ def _contradicting(part: Part, expected: Claim | None) -> Iterable[int]:
 
 
 def _add_strays(part: Part, following: Part, conflicts: set[int], of_following: set[int]) -> None:
-    """Add pages that name nobody, lie between two patients, and may be of either."""
-    if (
-        CutSign.SEPARATOR in following.cut.signs
-        or compare(part.claim, following.claim).likeness is Likeness.SAME
-    ):
-        return
-    if not following.claim.places:
+    """Add to the conflicts the pages without a patient, between two patients, that may belong to either."""
+    is_clear = CutSign.SEPARATOR in following.cut.signs or not following.claim.places
+    if is_clear or compare(part.claim, following.claim).likeness is Likeness.SAME:
         return
     named = [place for place, page in enumerate(part.pages) if page.claims]
     if named:
