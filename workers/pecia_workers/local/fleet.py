@@ -196,8 +196,13 @@ class LocalFleet:
         return [*stores, *(unit.service for unit in (*self._workers, *self._pages))]
 
     def _late(self) -> list[Service]:
+        """Return the services that are not ready, or whose readiness was not reported yet."""
         settled = (ServiceState.READY, ServiceState.EXTERNAL)
-        return [service for service in self.services() if service.state not in settled]
+        return [
+            service
+            for service in self.services()
+            if service.state not in settled or self._reported.get(service.name) is not service.state
+        ]
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -215,8 +220,8 @@ class LocalFleet:
                         unit.tend()
                     for service in self.services():
                         if service.state not in (self._reported.get(service.name), ServiceState.STARTING):
-                            self._reported[service.name] = service.state
                             self._report(f"{service.name}: {service.state}")
+                            self._reported[service.name] = service.state
         except BaseException as failure:  # noqa: BLE001  raised again in the thread that asked
             self._failure = failure
         finally:
