@@ -119,10 +119,34 @@ def test_a_picture_that_is_cut_is_doubted_wherever_it_is_cut(name: str, share: f
     assert is_marked(load(showing(name, whole[: int(share * len(whole))])))
 
 
+@pytest.mark.parametrize("is_scan", [True, False], ids=["picture file", "PDF"])
+@_EXAMPLES
+@given(share=st.floats(0.2, 0.8))
+def test_a_jpeg_without_some_bytes_within_is_doubted(is_scan: bool, share: float, load: Load) -> None:
+    noise = np.random.default_rng(1).normal(0, 12, (HIGH, WIDE))
+    scan = Image.fromarray((np.asarray(printed()) * 0.8 + 20 + noise).clip(0, 255).astype(np.uint8))
+    whole = encoded(scan, "JPEG", restart_marker_rows=1)  # a restart can tell which codes are missing
+    start = int(share * len(whole))
+    cut = whole[:start] + whole[start + 200 :]
+    shown = (whole, cut) if is_scan else (showing("jpeg", whole), showing("jpeg", cut))
+    assert [is_marked(load(content)) for content in shown] == [False, True]
+
+
+def test_a_jpeg_that_is_filled_up_before_its_end_is_whole(load: Load) -> None:
+    whole = encoded(printed(), "JPEG")
+    assert not damage(load(whole[:-2] + bytes(40) + whole[-2:]))
+
+
 def test_bytes_that_no_pixel_needs_may_be_missing(load: Load) -> None:
     for name, missing in (("flate", 4), ("jpeg", 2), ("group 4", 3)):
         whole, _ = PICTURES[name]
         assert not damage(load(showing(name, whole[:-missing]))), name
+
+
+def test_a_complete_stream_of_too_few_pixels_is_doubted(load: Load) -> None:
+    for share, is_cut in ((0.995, False), (0.6, True)):
+        content = zlib.compress(_PIXELS[: int(share * len(_PIXELS))])
+        assert is_marked(load(showing("flate", content))) is is_cut
 
 
 def test_a_stream_that_was_flushed_and_not_finished_is_whole(load: Load) -> None:
@@ -144,6 +168,28 @@ def test_a_page_whose_content_is_whole_is_not_doubted(load: Load) -> None:
     assert page is not None
     assert page.blocks
     assert not damage(page)
+
+
+def test_a_page_says_that_what_it_names_is_not_in_the_file(load: Load) -> None:
+    named = box(595, 842) + b" /Resources << /Font << /F 4 0 R >> /XObject << /X 5 0 R >> >> /Contents "
+    first, second = stream(lines(3)), stream(b"q 99 0 0 99 0 0 cm /X Do Q")
+    font, picture = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>", square_picture()
+    files = {
+        "nothing is gone": document([named + b"[3 0 R 6 0 R]"], [first, font, picture, second]),
+        "a stream of two": document([named + b"[3 0 R 9 0 R]"], [first, font, picture, second]),
+        "the only stream": document([named + b"9 0 R"], [first, font, picture, second]),
+        "a picture": document(
+            [named.replace(b"5 0", b"9 0") + b"[3 0 R 6 0 R]"], [first, font, picture, second]
+        ),
+    }
+    assert [name for name, file in files.items() if not is_marked(load(file))] == ["nothing is gone"]
+
+
+def test_a_picture_within_the_content_that_is_cut_is_doubted(load: Load) -> None:
+    packed = zlib.compress(printed().tobytes())
+    head = b"q 400 0 0 300 0 0 cm BI /W %d /H %d /BPC 8 /CS /G /F /Fl ID " % (WIDE, HIGH)
+    for content, is_cut in ((packed, False), (packed[: len(packed) // 2], True)):
+        assert is_marked(load(written(stream(head + content + b"\nEI Q")))) is is_cut
 
 
 def test_a_form_that_is_cut_is_doubted(load: Load) -> None:
@@ -191,6 +237,12 @@ def test_the_place_follows_the_pages_rotation(rotate: int, load: Load) -> None:
     assert middle == {0: (True, True), 90: (False, True), 180: (False, False), 270: (True, False)}[rotate]
 
 
+def square_picture() -> bytes:
+    return stream(
+        bytes(100), b"/Type /XObject /Subtype /Image /Width 10 /Height 10 /BitsPerComponent 8 " + _GREY
+    )
+
+
 def jbig2(content: bytes, *, promised: int | None = None) -> bytes:
     """Return a PDF that shows a JBIG2 page of one generic region by these bytes (ITU-T T.88, 7.4.6)."""
     size = struct.pack(">II", WIDE, HIGH)
@@ -226,6 +278,16 @@ def test_a_group_4_tiff_whose_rows_are_lost_is_doubted(rows: int, share: float, 
     start = int(starts[0] + share * lengths[0])
     broken = whole[:start] + bytes(starts[0] + lengths[0] - start) + whole[starts[0] + lengths[0] :]
     assert is_marked(load(broken))
+
+
+def test_a_group_3_tiff_whose_rows_are_lost_is_doubted(load: Load) -> None:
+    whole = encoded(printed("1"), "TIFF", compression="group3", tiffinfo={278: HIGH})
+    assert not damage(load(whole))
+    with Image.open(io.BytesIO(whole)) as image:
+        [start], [length] = image.tag_v2[273], image.tag_v2[279]  # type: ignore[attr-defined]
+    assert is_marked(
+        load(whole[: start + length // 2] + bytes(length - length // 2) + whole[start + length :])
+    )
 
 
 @pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_adobe_deflate", "packbits"])

@@ -158,6 +158,23 @@ def test_an_overlay_lies_over_the_frames_that_it_names(
     assert [page_pixels(path, index, LIMITS).any() for index in range(3)] == on
 
 
+def test_an_overlay_within_the_unused_bits_of_the_pixels_is_drawn(file: MakeFile) -> None:
+    plane = np.zeros((100, 60), dtype=bool)
+    plane[20:30, 10:50] = True
+    grey = np.full((100, 60), 0x5A0, dtype=np.uint16)
+    dataset, buffer = (
+        pydicom.dcmread(io.BytesIO(secondary_capture(grey | plane * 0x2000, bits=12))),
+        io.BytesIO(),
+    )
+    for element, value in ((0x10, 100), (0x11, 60), (0x100, 16), (0x102, 13)):
+        dataset.add_new(0x6000_0000 | element, "US", value)
+    dataset.add_new(0x6000_0040, "CS", "G")
+    dataset.save_as(buffer)
+    seen = shades(file(buffer.getvalue()))
+    assert len({*seen[plane].tolist()}) == len({*seen[~plane].tolist()}) == 1
+    assert seen[plane][0] != seen[~plane][0]
+
+
 def test_a_region_of_interest_covers_nothing(file: MakeFile) -> None:
     path = file(overlaid(secondary_capture(RAMP), np.ones((100, 60), dtype=bool), kind="R"))
     assert (shades(path) == RAMP).all()

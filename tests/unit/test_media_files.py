@@ -121,6 +121,14 @@ def test_print_on_nothing_is_seen_whatever_its_colour(ink: int, file: MakeFile, 
     assert (pixels[0, 0] == 255 - ink).all()
 
 
+def test_print_that_is_transparent_like_its_paper_is_seen(file: MakeFile, limits: Limits) -> None:
+    image = Image.new("LA", (100, 100), (255, 0))
+    image.paste((0, 0), (40, 40, 60, 60))
+    pixels = load_page(file(encoded(image, "PNG")), 0, limits).pixels
+    assert (pixels[50, 50] == 0).all()
+    assert (pixels[0, 0] == 255).all()
+
+
 def test_a_16_bit_png_keeps_its_greys(file: MakeFile, limits: Limits) -> None:
     ramp = np.linspace(0, 0xFFFF, 256).astype(np.uint16)[np.newaxis, :].repeat(100, axis=0)
     path = file(encoded(Image.fromarray(ramp), "PNG"))

@@ -75,7 +75,7 @@ def test_every_page_of_the_tree_is_read_whatever_its_nodes_count(
     tree: list[Tree], count: int, file: MakeFile
 ) -> None:
     expected = leaves(tree)
-    content = tree_pdf(tree, min(count, len(expected)))
+    content = tree_pdf(tree, count)
     assert widths(content, file) == expected
     assert page_pixels(file(content), len(expected) - 1, LIMITS).any()
 

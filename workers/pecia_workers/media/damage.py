@@ -9,10 +9,12 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise, takewhile
 from typing import Final
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -23,13 +25,18 @@ _MOST_OBJECTS: Final = 100_000
 _JPEG_END: Final = b"\xff\xd9"
 _JPEG_START: Final = b"\xff\xd8"
 _ENDINGS: Final = tuple(byte * 256 + _JPEG_END for byte in (b"\0", b"\xaa"))
+_BEFORE_END: Final = re.compile(r"Corrupt JPEG data: (\d+) extraneous bytes before marker 0xd9")
+"""What libjpeg says of bytes that are not needed; some programs fill up a picture with equal ones."""
 _PADDING: Final = b"\0\t\n\f\r "
 _FLUSHED: Final = b"\0\0\xff\xff"
 """What a deflated stream ends with that was flushed instead of finished."""
 _ADLER: Final = 4
+_ENOUGH: Final = 0.99
+"""Share of its bytes that a picture needs whose stream is complete: some programs leave a row out."""
 _TOLERANCE, _SLACK, _UNALIGNED = 0.03, 16, 1
 """How far the length of a Group 4 stream may be from that of the same pixels encoded again: as a share and in bytes;
 and in bytes, of one without an end mark."""
+_EOL_BITS: Final = 12
 _EOFB: Final = 0x001001
 _EOFB_BITS, _TAIL = 24, 8
 _BAND: Final = 16
@@ -54,14 +61,20 @@ def is_deflate_cut(content: bytes, least: int | None = None) -> bool:
     except zlib.error:
         return least is None or total < least
     if is_ended:  # some programs leave the checksum out
-        return inflate.eof and len(rest) == _ADLER and any(rest) and int.from_bytes(rest, "big") != check
+        is_other = inflate.eof and len(rest) == _ADLER and any(rest) and int.from_bytes(rest, "big") != check
+        return is_other or (least is not None and total < _ENOUGH * least)
     if least is not None:
         return total < least
     return not content.rstrip(b"\r\n").endswith(_FLUSHED)
 
 
-def is_jpeg_cut(content: bytes) -> bool:
-    """Whether a JPEG or JPEG 2000 picture ends early."""
+def is_jpeg_broken(content: bytes) -> bool:
+    """Whether a JPEG or JPEG 2000 picture ends early, or bytes within a JPEG are lost or wrong.
+
+    A wrong byte moves the borders of the codes behind it, so that most often some are missing at the end, or remain.
+    """
+    if content.startswith(_JPEG_START) and _are_codes_wrong(content):
+        return True
     if content.rstrip(_PADDING).endswith(_JPEG_END):
         return False
     # Of a JPEG that lacks nothing but its end, it does not matter what follows.
@@ -71,6 +84,21 @@ def is_jpeg_cut(content: bytes) -> bool:
     except Exception:  # noqa: BLE001  a broken picture can break a decoder in any way
         return True
     return any((other != pixels[0]).any() for other in pixels[1:])
+
+
+def _are_codes_wrong(content: bytes) -> bool:
+    """Whether libjpeg says that the codes of a JPEG do not fit; codes that it cannot read at all do not count."""
+    try:
+        colours = simplejpeg.decode_jpeg_header(content)[2]
+        into = "CMYK" if colours in ("CMYK", "YCCK") else "GRAY"
+        simplejpeg.decode_jpeg(content, into, fastdct=True, min_height=1, min_width=1, min_factor=8)
+    except ValueError as error:
+        complaint = str(error)
+        if padded := _BEFORE_END.match(complaint):
+            length = int(padded[1])
+            return len(set(content[: content.rfind(_JPEG_END)][-length:])) > 1
+        return complaint.startswith("Corrupt JPEG data")
+    return False
 
 
 def _decoded(content: bytes) -> NDArray[np.uint8]:
@@ -127,6 +155,12 @@ def is_fax_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
     return abs(longer) > _SLACK + _TOLERANCE * len(content)
 
 
+def has_lost_rows(content: bytes, rows: int) -> bool:
+    """Whether a Group 3 strip has fewer ends of lines than rows (ITU-T T.4, 4.1.2: eleven zeros or more, and a one)."""
+    ones = np.flatnonzero(np.unpackbits(np.frombuffer(content, np.uint8)))
+    return int((np.diff(ones, prepend=-1) >= _EOL_BITS).sum()) < _ENOUGH * rows
+
+
 def _common_start(content: bytes, other: bytes) -> int:
     """Return how many bytes both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(content, other, strict=False)))
@@ -152,8 +186,31 @@ class SavedPage:
     def __init__(self, file: bytes) -> None:
         self._objects = dict(_objects(file))
 
-    def has_cut_content(self) -> bool:
-        """Whether a content stream of the page ends early or is broken, or one of the forms that it may show."""
+    def has_lost_content(self, *, is_expected: bool, pictures: int) -> bool:
+        """Whether some of what the page shows is lost: `is_expected` is any content, `pictures` are those drawn.
+
+        A content stream, or a form's, ends early or is broken; a stream or picture that is named is not in the file;
+        or a picture within the content cannot be parsed.
+        """
+        contents = self._contents()
+        streams = [
+            (number in contents, about, content)
+            for number, (about, content) in self._objects.items()
+            if content and (number in contents or b"/Subtype/Form" in about)
+        ]
+        if is_expected and self._objects and not contents & self._objects.keys():
+            return True
+        if any(re.search(_DEFLATED, about) and is_deflate_cut(content) for _, about, content in streams):
+            return True
+        shown = [(is_own, _inflated(about, content)) for is_own, about, content in streams]
+        names = {name for _, content in shown for name in _SHOWN.findall(content)}
+        abouts = b" ".join(about for about, _ in self._objects.values())
+        if any(not re.search(rb"/%s\s*(?:\d+ 0 R|<<)" % re.escape(name), abouts) for name in names):
+            return True
+        return sum(len(_INLINE.findall(content)) for is_own, content in shown if is_own) > pictures
+
+    def _contents(self) -> set[int]:
+        """Return the numbers of the page's own content streams."""
         contents: set[int] = set()
         for about, _ in self._objects.values():
             if re.search(rb"/Type/Page\b", about) and (listed := re.search(_CONTENTS, about)):
@@ -161,11 +218,7 @@ class SavedPage:
         for number in [*contents]:  # their array may be an object of its own
             about, _ = self._objects.get(number, (b"", b""))
             contents |= _references(about) if about.startswith(b"[") else set()
-        return any(
-            is_deflate_cut(content)
-            for number, (about, content) in self._objects.items()
-            if content and (number in contents or b"/Subtype/Form" in about) and re.search(_DEFLATED, about)
-        )
+        return contents
 
     def has_group4(self, width: int, height: int) -> bool:
         """Whether each facsimile picture of this size is encoded by Group 4, and by no variant of it."""
@@ -188,6 +241,17 @@ class SavedPage:
 
 _CONTENTS: Final = rb"/Contents\s*(\[[^\]]*\]|\d+ 0 R)"
 _DEFLATED: Final = rb"/Filter\s*(/FlateDecode|\[\s*/FlateDecode\s*\])"
+_SHOWN: Final = re.compile(rb"/([^\s/<>\[\](){}%]+)\s+Do\b")
+_INLINE: Final = re.compile(rb"(?:^|\s)BI\s*/[^()]{1,300}?\sID\s")
+
+
+def _inflated(about: bytes, content: bytes) -> bytes:
+    """Return a content stream as it is written; nothing of one that is encoded in another way."""
+    if not re.search(_DEFLATED, about):
+        return b"" if b"/Filter" in about else content
+    with suppress(zlib.error):
+        return zlib.decompressobj().decompress(content, _MOST_INFLATED)
+    return b""
 
 
 def _references(about: bytes) -> set[int]:

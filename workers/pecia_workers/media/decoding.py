@@ -84,7 +84,7 @@ def load_page(
     with _bounded_memory():
         source = _open_file.get(document, limits, password)
         pixels = source.pixels(index)
-        damage = source.damage if isinstance(source, PdfPages | TiffPages) else ()
+        damage = source.damage if isinstance(source, PdfPages | TiffPages | ImagePages) else ()
         page = _with_damage(_prepared(source, index, pixels, plan), pixels, damage)
         return page if page.blank else replace(page, barcodes=barcodes_of(page.pixels))
 

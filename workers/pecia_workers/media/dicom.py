@@ -115,9 +115,12 @@ class DicomPages:
         """Decode one frame."""
         (info,) = self.infos(PageRanges(((index + 1, index + 1),)))
         with _errors():
-            if not isinstance(self._source, Dataset):
-                self._source.seek(0)
+            self._rewind()
             stored = pixel_array(self._source, index=index)
+            written = stored
+            if stored.dtype.itemsize * _BYTE > self._header.BitsStored and not self._syntax.is_compressed:
+                self._rewind()
+                written = pixel_array(self._source, index=index, correct_unused_bits=False)
             if stored.ndim == 2 and self._header.PhotometricInterpretation == "PALETTE COLOR":  # noqa: PLR2004  one sample
                 entries, first, _bits = self._header.RedPaletteColorLookupTableDescriptor
                 palette = apply_color_lut(np.arange(first, first + (entries or 2**16)), self._header)
@@ -130,12 +133,16 @@ class DicomPages:
                 stored = _eight_bits(stored, self._header.BitsStored)
             pixels = np.ascontiguousarray(stored[:, :, :3])
             for group in _OVERLAYS:
-                self._lay_over(pixels, group, index)
+                self._lay_over(pixels, group, index, written)
             return resized(pixels, info.width, info.height)
 
     def close(self) -> None:
         """Free the decoded frames."""
         self._source = Dataset()
+
+    def _rewind(self) -> None:
+        if not isinstance(self._source, Dataset):
+            self._source.seek(0)
 
     def _showing(self, index: int) -> Dataset:
         """Return what shows a frame: the elements of its own functional groups, of all frames', or of the root."""
@@ -190,12 +197,21 @@ class DicomPages:
         places = np.clip(np.rint(values).astype(np.int64) - first, 0, len(shades) - 1)
         return shades[places] * (_FULL / max(2**bits - 1, int(shades.max())))  # type: ignore[no-any-return]
 
-    def _lay_over(self, pixels: NDArray[np.uint8], group: int, index: int) -> None:
-        """Draw an overlay's text and lines on a frame; a region of interest may cover text."""
+    def _lay_over(self, pixels: NDArray[np.uint8], group: int, index: int, written: NDArray[Any]) -> None:
+        """Draw an overlay's text and lines on a frame; a region of interest may cover text.
+
+        Older files have an overlay in a bit that the pixels, as they are written, leave free.
+        """
         header, tag = self._header, group << 16
-        if not header.get(tag | 0x3000, _NOTHING).value or header.get(tag | 0x40, _NOTHING).value == "R":
+        if header.get(tag | 0x40, _NOTHING).value in (None, "R"):
             return
-        plane: NDArray[Any] = header.overlay_array(group)
+        bit = int(header.get(tag | 0x102, _NOTHING).value or 0)
+        if header.get(tag | 0x3000, _NOTHING).value:
+            plane: NDArray[Any] = header.overlay_array(group)
+        elif written.ndim == 2 and self._header.BitsStored <= bit < written.dtype.itemsize * _BYTE:  # noqa: PLR2004  one sample
+            plane = (written >> bit) & 1
+        else:
+            return
         if tag | 0x15 in header or tag | 0x51 in header:  # else it lies over every frame
             index -= int(header.get(tag | 0x51, _NOTHING).value or 1) - 1
             if not 0 <= index < int(header.get(tag | 0x15, _NOTHING).value or 1):

@@ -18,11 +18,11 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType, PageRanges
-from pecia_workers.media.damage import is_fax_broken
+from pecia_workers.media.damage import has_lost_rows, is_fax_broken, is_jpeg_broken
 from pecia_workers.media.pages import Limits, MediaError, PageInfo
 
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
-_COMPRESSION, _GROUP_4, _FILL_ORDER = 259, 4, 266
+_COMPRESSION, _GROUP_3, _GROUP_4, _FILL_ORDER = 259, 3, 4, 266
 _STRIPS, _ROWS_A_STRIP, _STRIP_LENGTHS = 273, 278, 279
 _REVERSED: Final = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 _X_RESOLUTION, _Y_RESOLUTION = 282, 283
@@ -84,8 +84,9 @@ class TiffPages:
             return np.invert(pixels) if inverted else pixels  # Pillow does it itself up to 8 bits
 
     def _is_broken(self, image: TiffImageFile) -> bool:
-        """Whether rows of a frame in Group 4 are lost, which Pillow does not say."""
-        if image.tag_v2.get(_COMPRESSION) != _GROUP_4 or image.mode != "1" or not image.tag_v2.get(_STRIPS):
+        """Whether rows of a frame in Group 3 or 4 are lost, which Pillow does not say."""
+        compression = image.tag_v2.get(_COMPRESSION)
+        if compression not in (_GROUP_3, _GROUP_4) or image.mode != "1" or not image.tag_v2.get(_STRIPS):
             return False
         pixels, is_reversed = np.asarray(image), image.tag_v2.get(_FILL_ORDER, 1) != 1
         rows = min(len(pixels), image.tag_v2.get(_ROWS_A_STRIP, len(pixels)))
@@ -96,7 +97,12 @@ class TiffPages:
             content = self._file.read(length)
             if is_reversed:
                 content = content.translate(_REVERSED)
-            if is_fax_broken(content, pixels[number * rows : (number + 1) * rows]):
+            strip = pixels[number * rows : (number + 1) * rows]
+            if (
+                has_lost_rows(content, len(strip))
+                if compression == _GROUP_3
+                else is_fax_broken(content, strip)
+            ):
                 return True
         return False
 
@@ -250,6 +256,9 @@ class ImagePages:
         """Open it in a file that stays open."""
         self._limits = limits
         self._media = media
+        self._file = file
+        self.damage: tuple[tuple[float, float, float, float], ...] = ()
+        """Damaged places of the picture, in its pixels, once it is decoded."""
         if media is MediaType.HEIC:
             _register_heif()
         if media is MediaType.JPEG:
@@ -286,8 +295,11 @@ class ImagePages:
         with translated_errors():
             self._limits.check_page(*self._image.size)
             (info,) = self.infos()
-            pixels = to_rgb(ImageOps.exif_transpose(self._image))
-            return resized(pixels, info.width, info.height)
+            pixels = resized(to_rgb(ImageOps.exif_transpose(self._image)), info.width, info.height)
+        if self._media is MediaType.JPEG:
+            self._file.seek(0)
+            self.damage = ((0, 0, info.width, info.height),) if is_jpeg_broken(self._file.read()) else ()
+        return pixels
 
     def _aspect(self) -> float:
         about = self._image.info
@@ -319,7 +331,7 @@ def resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.ui
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     """Return 8-bit RGB of a picture in any mode: deep greys scaled instead of clipped, transparency on white.
 
-    What would not be seen there is put on black, and ink that would not be seen is read as none.
+    What would not be seen there is put on black, then made opaque; ink that would not be seen is read as none.
     """
     if image.mode[0] in "IF":
         values = np.nan_to_num(np.asarray(image).astype(np.float32))
@@ -335,6 +347,10 @@ def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
         if _contrast(image) < _LEAST_SEEN:  # as of white print
             on_black = Image.alpha_composite(Image.new("RGBA", layer.size, "black"), layer)
             image = max(image, on_black, key=_contrast)
+        if (
+            _contrast(image) < _LEAST_SEEN
+        ):  # all of it is transparent, as where a program left the channel empty
+            image = max(image, layer.convert("RGB"), key=_contrast)
     elif (
         image.mode == "CMYK" and _contrast(image) < _LEAST_SEEN
     ):  # some writers take 0 for all ink, some for none

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, Self, TypeAlias
 
 _Content: TypeAlias = bytes | mmap
 
-_MARK: Final = re.compile(rb"/(?:Kids|UserUnit|Catalog|ObjStm)(?![A-Za-z0-9])")
+_MARK: Final = re.compile(rb"/(?:Kids|UserUnit|Catalog|ObjStm|Contents)(?![A-Za-z0-9])")
 _OBJECT: Final = re.compile(rb"(\d+)\s+\d+\s+obj\b")
 _END: Final = re.compile(rb"\bendobj|\bstream\r?\n")
 _REFERENCE: Final = re.compile(rb"(\d+)\s+\d+\s+R\b")
@@ -27,6 +27,7 @@ _IS_NODE: Final = re.compile(rb"/Type\s*/Pages\b")
 _ROOT: Final = re.compile(rb"/Pages\s+(\d+)\s+\d+\s+R\b")
 _UNIT: Final = re.compile(rb"/UserUnit\s+(\d*\.?\d+)")
 _PORTFOLIO: Final = re.compile(rb"/Collection(?![A-Za-z0-9])(?!.*/View\s*/H\b)", re.DOTALL)
+_CONTENTS: Final = re.compile(rb"/Contents\s*(?:\[\s*)?\d+\s+\d+\s+R\b")
 _FIRST: Final = re.compile(rb"/First\s+(\d+)")
 _BEFORE: Final = 4_096
 _LONGEST: Final = 2**22
@@ -42,6 +43,8 @@ class PageTree:
     pages: tuple[int, ...] = ()
     units: dict[int, float]
     """User space units in 1/72 inch, by the number of the page's object, where they are stated."""
+    filled: frozenset[int]
+    """Objects of pages that name their content."""
     is_portfolio: bool = False
     counts: tuple[tuple[int, int], ...] | None = None
     """Where each /Count of the tree stands, first and last byte; None if one lies in an object stream."""
@@ -53,7 +56,7 @@ class PageTree:
             return cls._of(content)
         with suppress(OSError), mmap(content.fileno(), 0, access=ACCESS_READ) as mapped:
             return cls._of(mapped)
-        return cls(units={})  # larger than what memory is allowed
+        return cls(units={}, filled=frozenset())  # larger than what memory is allowed
 
     @classmethod
     def _of(cls, content: _Content) -> Self:
@@ -85,6 +88,9 @@ class PageTree:
             units={
                 number: float(unit[1]) for number, (_, body) in bodies.items() if (unit := _UNIT.search(body))
             },
+            filled=frozenset(
+                number for number in pages if number in bodies and _CONTENTS.search(bodies[number][1])
+            ),
             is_portfolio=any(_PORTFOLIO.search(body) for body in catalogues[-1:]),
             counts=tuple(count for count in counts if count) if all(counts) else None,
         )
@@ -92,6 +98,10 @@ class PageTree:
     def unit(self, index: int, pages: int) -> float:
         """Return a page's unit in 1/72 inch, of a document of so many pages."""
         return self.units.get(self.pages[index], 1.0) if self.units and len(self.pages) == pages else 1.0
+
+    def has_content(self, index: int, pages: int) -> bool:
+        """Whether a page, of a document of so many, names its content."""
+        return len(self.pages) == pages and self.pages[index] in self.filled
 
     def uncounted(self, content: bytes) -> bytes:
         """Return a document without the sums of its pages, so that pdfium counts them."""

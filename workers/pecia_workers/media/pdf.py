@@ -47,7 +47,13 @@ from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.layout.ink import turned
 from pecia_workers.layout.lines import box_of, scaled
 from pecia_workers.media import layer_text
-from pecia_workers.media.damage import SavedPage, is_deflate_cut, is_fax_broken, is_jbig2_broken, is_jpeg_cut
+from pecia_workers.media.damage import (
+    SavedPage,
+    is_deflate_cut,
+    is_fax_broken,
+    is_jbig2_broken,
+    is_jpeg_broken,
+)
 from pecia_workers.media.glyphs import Misreading, Naming, judge_naming
 from pecia_workers.media.layer_characters import Character, Rectangle
 from pecia_workers.media.page_tree import PageTree
@@ -136,7 +142,8 @@ class PdfPages:
         pictures = list(islice(_encoded_pictures(page, pixels, self._limits), _MOST_PICTURES))
         is_small = sum(picture.length for picture in pictures if not picture.filters) < _MOST_RAW
         saved = SavedPage(self._saved(index) if is_small and self._size <= _MOST_SAVED else b"")
-        if saved.has_cut_content():
+        is_expected = self._tree.has_content(index, len(self._document))
+        if saved.has_lost_content(is_expected=is_expected, pictures=_count_pictures(page)):
             yield (0, 0, width, height)
         left = _MOST_CHECKED
         for picture in pictures:
@@ -200,20 +207,26 @@ class PdfPages:
         return max(scale, min(density, most))
 
     def _walked(self, content: BinaryIO | bytes) -> PageTree:
-        """Return the page tree; a document that has more pages than it counts is opened again. Raises `MediaError`."""
+        """Return the page tree; a document that has not the pages that it counts is opened again.
+
+        Raises `MediaError`.
+        """
         tree = PageTree.of(content)
         if tree.is_portfolio and self._document.count_attachments():
             self.close()
             found = "The PDF is a portfolio, whose pages say only that the viewer cannot show its attachments"
             raise MediaError(FailureCode.UNSUPPORTED_TYPE, f"{found}: send the files in it one by one.")
-        if len(tree.pages) > len(self._document):
-            self.close()
+        if tree.pages and len(tree.pages) != len(self._document):
             if tree.counts is None:
+                if len(tree.pages) < len(self._document):
+                    return tree
+                self.close()
                 found = "The PDF has more pages than it counts: save it anew with a program that repairs it."
                 raise MediaError(FailureCode.DAMAGED, found)
             if not isinstance(content, bytes):
                 content.seek(0)
                 content = content.read()
+            self.close()
             self._content, self._held = tree.uncounted(content), ()
             self._document = self._open()
         return tree
@@ -486,7 +499,7 @@ class _EncodedPicture:
         """Whether its data ends early or is broken; `saved`: its page."""
         *outer, last = self.filters or ("",)
         if last in ("DCTDecode", "DCT", "JPXDecode"):
-            return is_jpeg_cut(self._content(decoded=bool(outer)))
+            return is_jpeg_broken(self._content(decoded=bool(outer)))
         if last in ("FlateDecode", "Fl") and not outer:
             return is_deflate_cut(self._content(), self._bytes())
         if last in ("LZWDecode", "LZW", "RunLengthDecode", "RL", "FlateDecode", "Fl", ""):
@@ -544,6 +557,13 @@ def _encoded_pictures(
             filters=tuple(filters),
             length=raw.FPDFImageObj_GetImageDataRaw(item, None, 0),
         )
+
+
+def _count_pictures(page: pypdfium2.PdfPage) -> int:
+    everywhere = pypdfium2.PdfMatrix()
+    return sum(
+        raw.FPDFPageObj_GetType(item) == raw.FPDF_PAGEOBJ_IMAGE for item, _ in _items(page, everywhere)
+    )
 
 
 def _densities(page: pypdfium2.PdfPage) -> Iterator[float]:
