@@ -1,5 +1,6 @@
 """Words through which a line runs are struck out; underlines, rules and strokes of letters strike nothing out."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,54 @@ def test_words_that_a_line_runs_through_are_struck_out(  # noqa: PLR0917  what s
     assert struck(found) == [word.text for word in some]
     [doubt] = [one for one in found.doubts if one.reason is DoubtReason.STRUCK_OUT]
     assert doubt.text == " ".join(word.text for word in some)
+
+
+def waving(left: float, top: float, right: float, bottom: float) -> list[list[tuple[float, float]]]:
+    middle, height = (top + bottom) / 2, bottom - top
+    return [[(x, middle + 0.1 * height * np.sin(x / height)) for x in np.arange(left, right)]]
+
+
+def double(left: float, top: float, right: float, bottom: float) -> list[list[tuple[float, float]]]:
+    height = bottom - top
+    return [[(left, y), (right, y)] for y in (top + 0.42 * height, top + 0.58 * height)]
+
+
+def cross(left: float, top: float, right: float, bottom: float) -> list[list[tuple[float, float]]]:
+    return [[(left, top), (right, bottom)], [(left, bottom), (right, top)]]
+
+
+@pytest.mark.parametrize("stroke", [waving, double])
+@pytest.mark.parametrize("size", [24, 32, 44])
+@pytest.mark.parametrize("ink", INKS)
+def test_a_line_is_struck_out_by_whatever_stroke(
+    stroke: Callable[..., list[list[tuple[float, float]]]], size: int, ink: tuple[int, int, int]
+) -> None:
+    image, lines = drawn(size)
+    box = lines[0].box
+    for points in stroke(box.left - 6, box.top + 0.2 * size, box.right + 6, box.top + 1.1 * size):
+        ImageDraw.Draw(image).line(points, fill=ink, width=size // 12)
+    assert struck(read(image, lines)) == [word.text for word in lines[0].words]
+
+
+@pytest.mark.parametrize("size", [32, 44])
+def test_a_cross_over_one_line_is_told(size: int) -> None:
+    image, lines = drawn(size)
+    box = lines[0].box
+    for points in cross(box.left - 6, box.top + 0.1 * size, box.right + 6, box.top + 1.2 * size):
+        ImageDraw.Draw(image).line(points, fill=INKS[0], width=size // 10)
+    assert any(word.text in struck(read(image, lines)) for word in lines[0].words)
+
+
+@pytest.mark.parametrize("size", [32, 44])
+def test_a_cross_over_lines_strikes_out_what_lies_between_its_arms(size: int) -> None:
+    image, lines = drawn(size)
+    top, bottom = lines[0].box.top, lines[1].box.bottom
+    right = lines[0].box.right
+    for points in cross(lines[0].box.left, top - 3, right, bottom + 3):
+        ImageDraw.Draw(image).line(points, fill=INKS[2], width=size // 10)
+    found = struck(read(image, lines))
+    assert {"Warfarin", "daily", "feet", "left-to-right,"} <= set(found)
+    assert not {"Apixaban", "850"} & set(found)
 
 
 @given(

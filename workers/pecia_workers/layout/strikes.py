@@ -1,4 +1,4 @@
-"""Words that are struck out: a straight line runs through the middle of their letters. Needs OpenCV (pecia[cpu]).
+"""Words that are struck out: a line runs through their letters. Needs OpenCV (pecia[cpu]).
 
 Lines that are drawn in a file, its annotations and a pen on paper look alike in the pixels, which are looked at
 whatever the source of the text. A line strikes letters out if
@@ -8,6 +8,10 @@ whatever the source of the text. A line strikes letters out if
 3. strokes of the letters meet it from above and from below, as those beside a fraction's bar do not;
 4. it runs between `_HIGHEST` and `_LOWEST` of the height of their ink: below is an underline;
 5. both of its ends are near text of the row: a rule of a table or a chart goes on.
+
+A pen's line waves, and two lines strike out as well as one. Such lines are followed from gap to gap between letters,
+where a column of pixels has nothing but one or two thin strokes. Long diagonals strike out the words that they pass
+through, and a cross those between its arms.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,6 +42,31 @@ _BESIDE: Final = 2.0
 """How far a line may go on beside text, by its height."""
 _COVERED: Final = 0.6
 """Of a word's width, from which it is struck."""
+_BAND: Final = (0.12, 0.8)
+"""Of the height of a line of text, where a pen's line is looked for: an underline is below."""
+_LONG_WINDING, _ALONE_WINDING = 1.5, 0.2
+"""Least length of a pen's line by the height of a line of text, and the share of it in gaps between letters."""
+_APART: Final = 0.3
+"""How far the lower edge of a double line is from its upper edge, by the same height."""
+_GAP, _WIDE_GAP, _GAPS = 0.1, 0.22, 3
+"""How wide a gap is by the height of a line of text, and how many wide ones there are, as between words: no two letters
+that touch leave as much."""
+_DASHES: Final = "-\u2010\u2011\u2012\u2013\u2014\u2212=_~"
+"""What looks like a wide gap with a line in it."""
+_STEEP, _LEAPS = 0.6, 0.15
+"""How steep a pen's line is at most, and at which share of its columns it may be steeper."""
+_FOLLOWED, _MET_WINDING = 0.88, 0.2
+"""Share of its columns in which a pen's line has ink; of those between gaps, in which letters have ink on each side."""
+_LEAST_WINDING, _LEAST_CROSSED = 16, 20
+"""Pixels: lines of a pen, and diagonals, are not looked for in smaller text."""
+_HIGH_CROSS, _DENSE = 0.6, 0.6
+_MOST_CROSSES: Final = 50
+_ALONG: Final = 5
+"""Least length of a diagonal within one line of text, by its height."""
+_DRAWN, _ALONE_DIAGONAL = 0.95, 0.3
+"""Share of the length of a diagonal that has ink, and that has none beside it."""
+_LONG_DIAGONAL, _SLOPES, _SLACK = 3.2, (0.045, 6.0), 0.3
+"""Least length of a diagonal, by the height of a line of text; how steep it is; how much of a line it may leave."""
 _CURSIVE: Final = ("\u0590", "\u0dff")
 """Scripts whose letters are joined by a line of their own: Hebrew to Sinhala."""
 
@@ -46,7 +75,11 @@ def with_strikes(pieces: Sequence[Line], pixels: NDArray[np.uint8]) -> list[Line
     """Return pieces of a page, RGB, with the words marked that are struck out."""
     grey = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
     boxes = np.array([(one.box.left, one.box.top, one.box.right, one.box.bottom) for one in pieces])
-    return [_marked(piece, [*_strikes(piece, grey, boxes)]) for piece in pieces]
+    crossed = _crossed(pieces, grey)
+    return [
+        _marked(piece, [*_strikes(piece, grey, boxes), *crossed.get(number, ())])
+        for number, piece in enumerate(pieces)
+    ]
 
 
 def _marked(piece: Line, strikes: Sequence[tuple[int, int]]) -> Line:
@@ -77,15 +110,80 @@ def _strikes(piece: Line, grey: NDArray[np.uint8], boxes: NDArray[np.intp]) -> I
         return
     contrast = np.asarray(cv2.absdiff(crop, np.full_like(crop, np.median(own))), dtype=np.uint8)
     ink = (contrast > np.clip(_OF_STRONG * contrast.max(), *_CONTRAST)).view(np.uint8)
+    least = _GAPS + sum(map(piece.text.count, _DASHES))
+    for start, end in (*_straight(ink, contrast, height, long), *_winding(ink, contrast, height, least)):
+        if end > start and _ends_at_text(left + start, left + end, box.top + height / 2, boxes, height):
+            yield left + start, left + end
+
+
+def _straight(ink: Mask, contrast: NDArray[np.uint8], height: int, long: int) -> Iterator[tuple[int, int]]:
+    """Yield the columns from where to where a straight line strikes letters out."""
     level = cv2.dilate(ink, np.ones((3, 1), np.uint8)) if height >= _LARGE else ink
     runs = cv2.morphologyEx(level, cv2.MORPH_OPEN, np.ones((1, long), np.uint8))
     if not runs.any():
         return
-    _, labels, stats, _ = cv2.connectedComponentsWithStats(runs & ink, connectivity=8)
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(cv2.bitwise_and(runs, ink), connectivity=8)
     for label in 1 + np.flatnonzero(stats[1:, cv2.CC_STAT_WIDTH] >= long):
-        start, end = _stretch(ink, contrast, (labels == label).view(np.uint8), height)
-        if end > start and _ends_at_text(left + start, left + end, box.top + height / 2, boxes, height):
-            yield left + start, left + end
+        yield _stretch(ink, contrast, (labels == label).view(np.uint8), height)
+
+
+def _winding(ink: Mask, contrast: NDArray[np.uint8], height: int, least: int) -> Iterator[tuple[int, int]]:
+    """Yield the columns from where to where a pen's line, or two lines, strike letters out.
+
+    `least`: wide gaps that it has to be seen in.
+    """
+    rows = len(ink)
+    if height < _LEAST_WINDING:
+        return
+    inner = ink[round(_BAND[0] * rows) : max(1, round(_BAND[1] * rows))]
+    for start, end in _runs(np.asarray(inner.any(axis=0))):
+        if end - start < _LONG_WINDING * height:
+            continue
+        part, dark = inner[:, start:end], contrast[: len(ink), start:end]
+        strokes = np.count_nonzero(np.diff(part, axis=0, prepend=0) == 1, axis=0)
+        depth = len(part) - part[::-1].argmax(axis=0) - part.argmax(axis=0)
+        thin = part.sum(axis=0) <= np.maximum(2, _THICK * height) * strokes
+        alone = (strokes == 1) | ((strokes == 2) & (depth <= _APART * height))  # noqa: PLR2004  a double line
+        alone &= thin
+        gaps = [gap for gap in _runs(alone) if gap[1] - gap[0] >= max(2, _GAP * height)]
+        wide = [gap for gap in gaps if gap[1] - gap[0] >= _WIDE_GAP * height]
+        if len(wide) < least or sum(last - first for first, last in gaps) < _ALONE_WINDING * (end - start):
+            continue
+        if _is_pen(part, dark[round(_BAND[0] * rows) :][: len(part)], gaps):
+            yield start, end
+
+
+def _is_pen(part: Mask, contrast: NDArray[np.uint8], gaps: Sequence[tuple[int, int]]) -> bool:
+    """Whether what is seen in the gaps between letters is parts of one line, which the letters meet on both sides."""
+    across = np.concatenate([np.arange(*gap) for gap in gaps])
+    ink = part[:, across].astype(bool)
+    peaks = np.where(ink, contrast[:, across], 0).max(axis=0)
+    if np.percentile(peaks, 10) < _EVEN * peaks.max():
+        return False
+    top, bottom = ink.argmax(axis=0), len(ink) - 1 - ink[::-1].argmax(axis=0)
+    middles = (top + bottom) / 2
+    if (np.abs(np.diff(middles)) > np.maximum(2, _STEEP * np.diff(across))).mean() > _LEAPS:
+        return False
+    path = np.interp(np.arange(part.shape[1]), across, middles)
+    half = np.percentile(bottom - top, 75) / 2
+    rows = np.arange(len(part))[:, np.newaxis]
+    followed = (part.astype(bool) & (np.abs(rows - path) <= half + 1)).any(axis=0).mean()
+    between = np.ones(part.shape[1], bool)
+    between[across] = False
+    letters = part.astype(bool) & between
+    above, below = (letters & (rows < path - half - 1)), (letters & (rows > path + half + 1))
+    met = min(float(side.any(axis=0).sum()) for side in (above, below)) / max(1, between.sum())
+    return (
+        followed >= _FOLLOWED
+        and met >= _MET_WINDING
+        and _HIGHEST <= float(path.mean()) / len(part) <= 1 - _HIGHEST
+    )
+
+
+def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return where each run of true values begins and ends."""
+    edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
 
 def _stretch(ink: Mask, contrast: NDArray[np.uint8], line: Mask, height: int) -> tuple[int, int]:
@@ -118,6 +216,88 @@ def _stretch(ink: Mask, contrast: NDArray[np.uint8], line: Mask, height: int) ->
         return 0, 0
     place = (offset + slope * (end - start) / 2 - letters[0]) / max(1, letters[-1] - letters[0])
     return (start, end) if _HIGHEST <= place <= _LOWEST else (0, 0)
+
+
+def _crossed(pieces: Sequence[Line], grey: NDArray[np.uint8]) -> dict[int, list[tuple[int, int]]]:
+    """Return, by the number of a piece, from where to where a diagonal or a cross strikes it out."""
+    heights = [piece.box.bottom - piece.box.top for piece in pieces if piece.words]
+    if not heights:
+        return {}
+    step, height = 2, float(np.median(heights))
+    if height < _LEAST_CROSSED:
+        return {}
+    size = -(-grey.shape[1] // step), -(-grey.shape[0] // step)
+    small = np.asarray(cv2.resize(grey, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    ink = (cv2.absdiff(small, np.full_like(small, np.median(small))) > _CONTRAST[1]).view(np.uint8)
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
+    wide, high = stats[1:, cv2.CC_STAT_WIDTH] * step, stats[1:, cv2.CC_STAT_HEIGHT] * step
+    dense = stats[1:, cv2.CC_STAT_AREA] * step**2 > _DENSE * wide * high
+    found: dict[int, list[tuple[int, int]]] = {}
+    for label in (
+        1 + np.flatnonzero((wide > 2 * height) & (high > _HIGH_CROSS * height) & ~dense)[:_MOST_CROSSES]
+    ):
+        left, top, width, depth = (int(value) for value in stats[label, :4])
+        mask = (labels[top : top + depth, left : left + width] == label).view(np.uint8)
+        strokes = [
+            (left + ends[0], top + ends[1], left + ends[2], top + ends[3])
+            for ends in _diagonals(mask, height / step)
+        ]
+        for number, piece in enumerate(pieces):
+            spans = [span for ends in strokes if (span := _span(piece, np.array(ends) * step))]
+            if any(word.box.left < sum(span) / 2 < word.box.right for word in piece.words for span in spans):
+                if len(spans) > 1:  # a cross
+                    spans = [(min(start for start, _ in spans), max(end for _, end in spans))]
+                found.setdefault(number, []).extend(spans)
+    return found
+
+
+def _diagonals(mask: Mask, height: float) -> list[tuple[float, float, float, float]]:
+    """Return the ends of the long, thin, straight strokes in a connected mark that slope."""
+    least = _LONG_DIAGONAL * height
+    lines = cv2.HoughLinesP(mask, 1, np.pi / 180, int(least), minLineLength=least, maxLineGap=2)
+    ends = np.zeros((0, 4)) if lines is None else lines.reshape(-1, 4).astype(float)
+    return [
+        (x0, y0, x1, y1)
+        for x0, y0, x1, y1 in ends
+        if _SLOPES[0] < abs(y1 - y0) / max(abs(x1 - x0), 1e-9) < _SLOPES[1]
+        and _is_seen_alone(mask, np.array([x0, y0, x1, y1]), height)
+    ]
+
+
+def _is_seen_alone(mask: Mask, stroke: NDArray[np.float64], height: float) -> bool:
+    """Whether a stroke has ink all along, and nothing beside it at much of its length, as strokes of letters have."""
+    start, end = stroke[:2], stroke[2:]
+    length = float(np.hypot(*(end - start)))
+    along, beside = (end - start) / length, max(2.0, _THICK * height)
+    points = start + np.arange(0, length)[:, np.newaxis] * along
+    across = np.array([-along[1], along[0]])
+
+    def has_ink(distance: float) -> NDArray[np.bool_]:
+        x, y = np.rint(points + distance * across).astype(int).T
+        is_inside = (x >= 0) & (y >= 0) & (x < mask.shape[1]) & (y < mask.shape[0])
+        ink = mask[y.clip(0, len(mask) - 1), x.clip(0, mask.shape[1] - 1)] > 0
+        return np.asarray(is_inside & ink)
+
+    is_alone = ~(has_ink(-beside) | has_ink(-beside - 1) | has_ink(beside) | has_ink(beside + 1))
+    is_drawn = has_ink(-1) | has_ink(0) | has_ink(1)
+    return bool(is_drawn.mean() >= _DRAWN and (is_drawn & is_alone).mean() >= _ALONE_DIAGONAL)
+
+
+def _span(piece: Line, stroke: NDArray[np.float64]) -> tuple[int, int] | None:
+    """Return from where to where a stroke crosses a piece, nearly to its bottom or along it; None if not."""
+    x0, y0, x1, y1 = stroke if stroke[1] < stroke[3] else stroke[[2, 3, 0, 1]]
+    box, slack = piece.box, _SLACK * (piece.box.bottom - piece.box.top)
+    middle, reach = (y0 + y1) / 2, np.hypot(x1 - x0, y1 - y0)
+    if (
+        box.top - slack <= y0
+        and y1 <= box.bottom + slack
+        and abs(middle - (box.top + box.bottom) / 2) < slack
+    ):
+        return int(min(x0, x1)), int(max(x0, x1))  # along a line of text
+    if y0 > box.top + slack or y1 < box.bottom - slack or reach < 2 * (box.bottom - box.top):
+        return None
+    at = [x0 + (min(max(y, y0), y1) - y0) * (x1 - x0) / (y1 - y0) for y in (box.top, box.bottom)]
+    return int(min(at)), int(max(at))
 
 
 def _ends_at_text(start: int, end: int, middle: float, boxes: NDArray[np.intp], height: int) -> bool:
