@@ -43,6 +43,8 @@ Step = Callable[[], Awaitable[int]]
 _BATCH = 1_000
 GRACE = timedelta(seconds=5)
 """A part that was published this recently is on its way: publisher and claim are left alone with it."""
+LATELY = timedelta(seconds=20)
+"""A worker that ended this recently may have had parts that Redis has forgotten and Postgres does not know to run."""
 _LONGEST_WITHOUT_COMPARISON_S = 300.0
 _SECOND_LOOK_S = 1.0
 _SHARE_OF_COMPARING = 5
@@ -222,7 +224,7 @@ class Reconciler:
         except (RedisError, OSError):
             self._at_latest = 0.0
             raise
-        expected = await publication.expected_in_redis(stores.database, grace=GRACE)
+        expected = await publication.expected_in_redis(stores.database, grace=GRACE, lately=LATELY)
         began = time.monotonic()
         in_doubt = held < expected.parts or expected.in_doubt or self._missing
         if began < self._at_latest and (not in_doubt or began < self._not_before):
