@@ -236,7 +236,7 @@ async def explain(shared: Servers) -> dict[str, Explained]:
             await connection.run_sync(Measurement(window=20_000).show_postgres)
 
     async def reconcile() -> None:
-        expected = await expected_in_redis(database, grace=timedelta())
+        expected = await expected_in_redis(database, grace=timedelta(), lately=timedelta())
         await find_missing(database, {str(part) for part in ids}, expected.before)
 
     forget = partial(retention.forget, database, age=timedelta(days=29))

@@ -162,7 +162,7 @@ class Expected:
 
 
 async def expected_in_redis(database: AsyncEngine, *, grace: timedelta, lately: timedelta) -> Expected:
-    """Return the parts that Redis should hold, published longer than `grace` ago; in doubt if a worker ended `lately`."""
+    """Return what Redis should hold, published longer than `grace` ago; in doubt if a worker ended `lately`."""
     (row,) = await fetch(database, _EXPECTED, grace=grace, lately=lately)
     return Expected(parts=row.parts, before=row.before, in_doubt=row.in_doubt)
 
