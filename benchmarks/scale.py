@@ -39,8 +39,7 @@ from pecia_workers.ledger.publication import expected_in_redis, find_missing
 from pecia_workers.ledger.recovery import expire_jobs, find_orphaned
 from pecia_workers.protocol.parts import ClaimedPart, Done, Finished
 from pecia_workers.queue.bus import Bus
-from pecia_workers.upkeep.loop import Measurement
-from pecia_workers.upkeep.relay import relay_due
+from pecia_workers.upkeep.loop import Measurement, relay_due
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
