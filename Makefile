@@ -103,7 +103,7 @@ bench-engine: $(ENGINE_VENV)/.installed  ## Measure a fleet on real vLLM beside 
 
 docs: $(VENV)/.dev  ## Write what is generated: settings, failure codes, JSON Schema, the command's help, the reference, figures, the blocking client
 	$(BIN)/python tests/unasync.py
-	$(BIN)/python -m pecia_schemas.export docs
+	$(BIN)/python docs/contract.py
 	$(BIN)/typer pecia.cli.app utils docs --name pecia --title "The command" --output docs/cli.md
 	$(BIN)/python benchmarks/run.py --only-page
 	$(BIN)/python docs/house.py

@@ -31,8 +31,8 @@ from pecia.evaluation.numbers import values
 from pecia.evaluation.truth import exhibits
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_workers.engines.cpu import rapidocr
-from pecia_workers.layout import alike, calibration
-from pecia_workers.layout.calibration import MODELS, Calibration, Logistic
+from pecia_workers.layout import alike
+from pecia_workers.layout.alike import MODELS, Calibration, Logistic, calibration
 from pecia_workers.layout.characters import Character, text_of_characters
 from pecia_workers.layout.glyph_shapes import Glyph
 from pecia_workers.layout.lines import is_value
@@ -43,7 +43,7 @@ from tests.shared.witnessed_pages import KINDS, drawn_page
 _ALIKE: Any = alike
 _READER: Any = rapidocr
 """Modules in which what they import is replaced."""
-_TARGET: Final = Path(calibration.__file__).with_suffix(".toml")
+_TARGET: Final = Path(alike.__file__).with_name("calibration.toml")
 _DRAWN, _ORDINARY = 20, 3
 _UNSEEN_DRAWN, _UNSEEN_ORDINARY = 1000, 100
 """Where the seeds of pages begin that the models are not fitted on."""
@@ -160,7 +160,7 @@ def recorded(pixels: NDArray[np.uint8], truth: str, is_unseen: bool) -> ReadPage
         return alike.confirmed(read, again)
 
     _READER.settled, _READER.confirmed = record, record_again
-    _READER.calibration = lambda: replace(calibration.calibration(), doubtful=_LOOK_AGAIN)
+    _READER.calibration = lambda: replace(calibration(), doubtful=_LOOK_AGAIN)
     rapidocr.read_page(pixels)
     return page
 

@@ -23,7 +23,7 @@ from uuid import UUID
 from redis import Redis
 from rich.console import Console
 from rich.progress import Progress
-from sqlalchemy import Engine, create_engine, insert, text
+from sqlalchemy import Engine, MetaData, create_engine, insert, text
 
 from harness.report import Report, Table, parser, spread
 from harness.servers import servers
@@ -31,7 +31,6 @@ from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.states import Lane, Stage, new_id
-from pecia_schemas.tables import JobRow, PartRow
 from pecia_schemas.tasks import ReadDocument, task_to_json
 
 RIVALS = Path(__file__).parent / "rivals"
@@ -92,10 +91,12 @@ def fill(stores: Stores, count: int) -> list[UUID]:
     jobs = [new_id() for _ in range(-(-count // PARTS_PER_JOB))]
     parts = [new_id() for _ in range(count)]
     stores.redis.flushdb()
+    tables = MetaData()
     with stores.database.begin() as connection:
+        tables.reflect(connection)
         connection.execute(text("TRUNCATE jobs, workers CASCADE"))
         connection.execute(
-            insert(JobRow),
+            insert(tables.tables["jobs"]),
             [
                 {
                     "id": job,
@@ -112,7 +113,7 @@ def fill(stores: Stores, count: int) -> list[UUID]:
             ],
         )
         connection.execute(
-            insert(PartRow),
+            insert(tables.tables["parts"]),
             [
                 {
                     "id": part,

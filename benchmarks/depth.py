@@ -32,7 +32,7 @@ from pecia_schemas.states import Lane, Stage, new_id
 from pecia_workers.ledger.database import open_database
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import connect
-from pecia_workers.upkeep.relay import relay_due
+from pecia_workers.upkeep.loop import relay_due
 
 DEPTHS = (1_000, 50_000, 1_000_000)
 ALLOWED_RATIO = 1.1

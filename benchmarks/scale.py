@@ -39,8 +39,7 @@ from pecia_workers.ledger.publication import expected_in_redis, find_missing
 from pecia_workers.ledger.recovery import expire_jobs, find_orphaned
 from pecia_workers.protocol.parts import ClaimedPart, Done, Finished
 from pecia_workers.queue.bus import Bus
-from pecia_workers.upkeep.loop import Measurement
-from pecia_workers.upkeep.relay import relay_due
+from pecia_workers.upkeep.loop import Measurement, relay_due
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -236,7 +235,7 @@ async def explain(shared: Servers) -> dict[str, Explained]:
             await connection.run_sync(Measurement(window=20_000).show_postgres)
 
     async def reconcile() -> None:
-        expected = await expected_in_redis(database, grace=timedelta())
+        expected = await expected_in_redis(database, grace=timedelta(), lately=timedelta())
         await find_missing(database, {str(part) for part in ids}, expected.before)
 
     forget = partial(retention.forget, database, age=timedelta(days=29))

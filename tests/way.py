@@ -1,7 +1,8 @@
-"""Which files of ours run while one page is read, in every process: `python tests/way.py`, `--list` names them.
+"""Which files of ours run while one page is read: `python tests/way.py`, `--list` names them.
 
 From `Client.submit` to its result, on a fleet that has read another page before. A file counts once a function of it is
-called; what is imported and not called does not. Needs no server.
+called; what is imported and not called does not. Processes that never hold the page are left out (upkeep, webhooks,
+ingest, of which a picture has no need), and so is the thread that supervises the fleet. Needs no server.
 """
 
 import argparse
@@ -22,6 +23,8 @@ _ROOT = Path(__file__).parents[1]
 _PACKAGES = tuple(str(_ROOT / top) + os.sep for top in ("producer", "workers", "schemas"))
 _AFTER_S = 2.0
 """In which messages are acknowledged, and processes say that they are free."""
+_APART = (b"upkeep", b"webhooks", b"ingest", b"flower")
+"""Words in the command lines of processes that never hold the page."""
 _HOOK = """
 import mmap, os, sys, threading
 
@@ -34,7 +37,8 @@ def install(directory, packages):
     def profile(frame, event, _):
         code = frame.f_code
         if event == "call" and switch[:] == b"1" and code.co_filename.startswith(packages):
-            if code.co_name != "<module>" and (os.getpid(), code.co_filename) not in seen:
+            known = code.co_name == "<module>" or (os.getpid(), code.co_filename) in seen
+            if not known and threading.current_thread().name != "pecia-fleet":
                 seen.add((os.getpid(), code.co_filename))
                 os.write(log, f"{os.getpid()} {code.co_filename}\\n".encode())
 
@@ -84,10 +88,12 @@ def _measured(directory: Path) -> dict[str, int]:
                 client.submit(ReadDocument(directory / "page.png")).result(timeout=60)
                 time.sleep(_AFTER_S)
             _turn(switch, on=False)
-    found = defaultdict(set)
-    for line in (directory / "files").read_text().splitlines():
-        process, file = line.split(" ", 1)
-        found[str(Path(file).relative_to(_ROOT))].add(process)
+        found = defaultdict(set)
+        for line in (directory / "files").read_text().splitlines():
+            process, file = line.split(" ", 1)
+            command = Path(f"/proc/{process}/cmdline").read_bytes()
+            if not any(word in command for word in _APART):
+                found[str(Path(file).relative_to(_ROOT))].add(process)
     return {file: len(processes) for file, processes in found.items()}
 
 

@@ -7,12 +7,11 @@ import socket
 from uuid import UUID
 
 from celery import Celery
-from sqlalchemy import create_engine, func, insert, text, update
+from sqlalchemy import MetaData, create_engine, func, insert, text, update
 
 from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.states import JobState, PartState
-from pecia_schemas.tables import JobEventRow, JobRow, PartRow, ResultRow
 
 THREADS = 8
 WORKER = f"stock@{socket.gethostname()}:{os.getpid()}"
@@ -32,6 +31,9 @@ app.conf.update(
     worker_hijack_root_logger=False,
 )
 engine = create_engine(sqlalchemy_url(os.environ["PECIA_DATABASE_URL"]), pool_size=THREADS)
+_tables = MetaData()
+_tables.reflect(engine)
+JOBS, PARTS, EVENTS, RESULTS = (_tables.tables[name] for name in ("jobs", "parts", "job_events", "results"))
 
 
 @app.task(name="stock.read")  # type: ignore[untyped-decorator]
@@ -40,30 +42,30 @@ def read(part_id: str) -> None:
     part = UUID(part_id)
     with engine.begin() as connection:
         claimed = connection.execute(
-            update(PartRow)
-            .where(PartRow.id == part, PartRow.state == PartState.QUEUED)
+            update(PARTS)
+            .where(PARTS.c.id == part, PARTS.c.state == PartState.QUEUED)
             .values(
-                state=PartState.RUNNING, attempt=PartRow.attempt + 1, worker=WORKER, started_at=func.now()
+                state=PartState.RUNNING, attempt=PARTS.c.attempt + 1, worker=WORKER, started_at=func.now()
             )
-            .returning(PartRow.job_id, PartRow.ordinal, PartRow.attempt)
+            .returning(PARTS.c.job_id, PARTS.c.ordinal, PARTS.c.attempt)
         ).one_or_none()
         if claimed is None:
             return
-        connection.execute(insert(JobEventRow).values(_event(part, claimed, PartState.RUNNING)))
+        connection.execute(insert(EVENTS).values(_event(part, claimed, PartState.RUNNING)))
         connection.execute(
-            update(JobRow)
-            .where(JobRow.id == claimed.job_id, JobRow.state == JobState.QUEUED)
+            update(JOBS)
+            .where(JOBS.c.id == claimed.job_id, JOBS.c.state == JobState.QUEUED)
             .values(state=JobState.RUNNING, started_at=func.now())
         )
     page = Page(number=claimed.ordinal + 1, verdict=Verdict.OK, width=1, height=1, engine="instant")
     with engine.begin() as connection:
         connection.execute(
-            update(PartRow)
-            .where(PartRow.id == part, PartRow.attempt == claimed.attempt)
+            update(PARTS)
+            .where(PARTS.c.id == part, PARTS.c.attempt == claimed.attempt)
             .values(state=PartState.DONE, finished_at=func.now())
         )
         connection.execute(
-            insert(ResultRow).values(
+            insert(RESULTS).values(
                 part_id=part,
                 job_id=claimed.job_id,
                 ordinal=claimed.ordinal,
@@ -71,12 +73,12 @@ def read(part_id: str) -> None:
                 content=page.model_dump(mode="json"),
             )
         )
-        connection.execute(insert(JobEventRow).values(_event(part, claimed, PartState.DONE)))
+        connection.execute(insert(EVENTS).values(_event(part, claimed, PartState.DONE)))
         connection.execute(
-            update(JobRow)
-            .where(JobRow.id == claimed.job_id)
+            update(JOBS)
+            .where(JOBS.c.id == claimed.job_id)
             .values(
-                done=JobRow.done + 1,
+                done=JOBS.c.done + 1,
                 state=text("CASE WHEN done + failed + 1 = total THEN 'succeeded' ELSE state END"),
                 finished_at=text("CASE WHEN done + failed + 1 = total THEN now() END"),
             )

@@ -8,7 +8,6 @@ from alembic import context
 from sqlalchemy import text
 
 from pecia_migrations import LOCK_TIMEOUT_S, open_engine
-from pecia_schemas.tables import Base
 
 _MIGRATION_LOCK = 0x9EC1A  # any number, the same in every version
 
@@ -16,7 +15,7 @@ _MIGRATION_LOCK = 0x9EC1A  # any number, the same in every version
 # The attribute is ours; the variable serves the plain `alembic` command during development.
 _URL = context.config.attributes.get("database_url") or os.environ["PECIA_DATABASE_URL"]
 with open_engine(_URL).connect() as connection:
-    context.configure(connection=connection, target_metadata=Base.metadata, compare_server_default=False)
+    context.configure(connection=connection)
     with context.begin_transaction():
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
         connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'"))

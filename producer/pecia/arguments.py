@@ -1,4 +1,4 @@
-"""Arguments of a client's calls beside a request, checked and in the form that its stores take. No I/O."""
+"""Checks of the arguments of a client's calls, but for requests; they return the form that its stores take. No I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pecia.request import checked_metadata, moment, some_of, webhook
 from pecia_schemas import storable
 from pecia_schemas.events import ENDINGS, NoticeType, Webhook
 from pecia_schemas.results import Verdict, VerdictName
-from pecia_schemas.states import JobState, JobStateName, as_prefix, is_whole
+from pecia_schemas.states import JobState, JobStateName, as_prefix, is_complete_id
 
 if TYPE_CHECKING:
     from pecia_schemas.tasks import Task
@@ -123,7 +123,7 @@ delivery_id = partial(id_of, otherwise="A delivery's id is a UUID.")
 
 def prefix(job: UUID | str) -> str | None:
     """Return the beginning of an id. Raises `InvalidOptionError` if it cannot be an id's."""
-    if isinstance(job, UUID) or is_whole(job):
+    if isinstance(job, UUID) or is_complete_id(job):
         return None
     begins = as_prefix(job)
     if begins is None:

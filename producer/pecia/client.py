@@ -104,11 +104,11 @@ class Client(Admin):
         """Hand over many tasks and return their jobs, in order. Of a generator one step is held at a time.
 
         A task that is refused leaves the others alone: when all are through, `SubmitManyError` has the jobs of the
-        others, and what was wrong with each. `UnavailableError` and `QueueFullError` end the call at once; their
+        others, and why each was refused. `UnavailableError` and `QueueFullError` end the call at once; their
         `accepted` and `failures` say how far it came. With an `idempotency_prefix` the n-th task gets the key
         `prefix/n`, from 0: a run that broke off can be repeated as it was, and one with mistakes once they are mended.
         `idempotency_keys` gives each task a key of its own, in their order, whatever stands before it. A `Submission`
-        has what is asked for one task alone: metadata, priority, key, label.
+        has the options of one task alone: metadata, priority, key, label.
 
         The jobs are a batch, by which they are found again (`group.batch`). `batch` is its name; one that there is
         already is added to. The name is stored in plain text: write nothing of a document into it.
@@ -203,7 +203,7 @@ class Client(Admin):
         Formats: `jsonl`, `parquet` (`pecia[parquet]`), and `markdown`, `csv`, `hocr`, `pdf` with a file for each job.
         Which jobs, as in `jobs`. What an earlier run has written to the same place is passed over: a run that broke
         off goes on where it was. Jobs that are not over are left to a later one. `progress` is called after each job
-        with what was done so far.
+        with the counts so far.
 
         Raises `BatchNotFoundError`, `InvalidFormatError`, `ConfigurationError` if something is not installed,
         `UnavailableError` if the place cannot be written, `DocumentGoneError` for a PDF. On asyncio a thread renders
@@ -257,7 +257,7 @@ class Client(Admin):
         )
 
     def test_endpoint(self, endpoint: records.Endpoint | UUID | str) -> records.Delivery:
-        """Have a `webhook.test` sent to an endpoint now, also to one that is paused or disabled.
+        """Have a `webhook.test` sent to an endpoint now, also to a paused or disabled one.
 
         One that takes it is notified of jobs again. Look at `delivery` for what came of it.
         """
@@ -293,7 +293,7 @@ class Client(Admin):
     def replay(self, deliveries: Iterable[records.Delivery | UUID | str]) -> None:
         """Send deliveries that are over once more, each under its former `webhook-id`, with all tries before it.
 
-        Raises `InvalidOptionError` for one that is not over, before anything is done.
+        Raises `InvalidOptionError` for a delivery that is not over, before anything is done.
         """
         self._open().deliveries.replay([arguments.delivery_id(one) for one in deliveries])
 

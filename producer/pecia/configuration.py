@@ -65,7 +65,7 @@ def resolve(
 def located(settings: ClientSettings) -> ClientSettings:
     """Return settings whose stores are where they are now: a fleet that was found on this machine may have moved.
 
-    It is looked up in its home alone, for another fleet is not the one that has the jobs. While none runs there, the
+    It is looked up in its home alone, for another fleet does not have the jobs. While none runs there, the
     stores stay where they were.
     """
     if settings.found_in:

@@ -82,7 +82,7 @@ class UnavailableError(PeciaError):
     failures: Mapping[int, SubmitError] = MappingProxyType({})
     """The tasks that it had refused before, by number, counted from 0."""
     answered: Sequence[Any] = ()
-    """Outcomes of the requests before the one that failed, from which `accepted` and `failures` are made."""
+    """Outcomes of the requests before the failed one, from which `accepted` and `failures` are made."""
 
 
 class DatabaseUnavailableError(UnavailableError):
@@ -145,7 +145,7 @@ class QueueFullError(SubmitError):
     failures: Mapping[int, SubmitError] = MappingProxyType({})
     """The tasks that it had refused before, by number, counted from 0."""
     answered: Sequence[Any] = ()
-    """Outcomes of the requests before the one that failed, from which `accepted` and `failures` are made."""
+    """Outcomes of the requests before the failed one, from which `accepted` and `failures` are made."""
 
     def __init__(self, lane: Lane, limit: int, *, retry_after: float) -> None:
         super().__init__(
@@ -177,7 +177,7 @@ class IdempotencyConflictError(SubmitError):
 
 
 class InvalidFormatError(PeciaError, ValueError):
-    """There is no such form of a result, or none of a result of this kind."""
+    """No such form exists, or results of this kind do not have it."""
 
 
 class EndpointLimitError(PeciaError):

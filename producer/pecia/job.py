@@ -295,7 +295,7 @@ class JobGroup(GroupHandle[Job[R_co]]):
         return hints_of(self._open().store.lacking(job_ids)) if job_ids else {}
 
     def as_completed(self, timeout: float | None = None) -> Iterator[Job[R_co]]:
-        """Yield each job once it is over, well or badly. A job that is in the group twice comes once."""
+        """Yield each job once it is over, well or badly. A job that is twice in the group comes once."""
         with closing(finished(self._open(), list(self._by_id), waiting.Deadline(timeout))) as views:
             for view in views:
                 yield self._see(view)

@@ -105,7 +105,7 @@ class Announcements:
     def wait(self) -> set[UUID]:
         """Return which jobs were announced; an empty set says: look at all of them.
 
-        The first call subscribes and returns at once, for what happened before was not heard.
+        The first call subscribes and returns at once, for earlier announcements were not heard.
         """
         heard: set[UUID] = set()
         if self._pubsub is None and self._subscribe():

@@ -173,7 +173,7 @@ class AuditAction(StrEnum):
     """What was done with a job's content."""
 
     RESULT = "result"
-    """Its result was read as a whole."""
+    """Its result was read at once."""
     PAGES = "pages"
     """Its pages were read one after the other, from then on."""
     REVISED = "revised"

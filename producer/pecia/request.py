@@ -72,7 +72,7 @@ def _check_schema(written: str) -> None:
         )
     schema = json.loads(written)
     _check_meaning(schema)
-    # As a whole it may be a reference: so pydantic writes a model that holds itself.
+    # Its root may be a reference: so pydantic writes a model that holds itself.
     root = _at(schema, str(schema.get("$ref", "#")))
     if not isinstance(root, dict) or root.get("type") != "object":
         raise InvalidOptionError('fields asks for an object: a schema with "type": "object".')
@@ -336,7 +336,7 @@ class Steps:
 
 
 def by_lane(items: Sequence[Item], options: Options) -> list[tuple[list[Item], Options]]:
-    """Return the tasks of each lane with their options; what is wrong with one is found when it is checked."""
+    """Return the tasks of each lane with their options; an invalid priority is found when the task is checked."""
     lanes: dict[Lane, list[Item]] = {}
     for item in items:
         lane = Lane(item.own.priority) if item.own.priority in tuple(Lane) else options.priority

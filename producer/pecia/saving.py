@@ -103,11 +103,11 @@ def write(result: Result, form: Format, target: Path) -> None:
 def write_bytes(content: bytes, result: Result, target: Path) -> None:
     """Write a result that was drawn elsewhere, atomically. Raises `OSError`.
 
-    Raises `InvalidFormatError` for a document of a bundle: what was drawn has the pages of all its documents.
+    Raises `InvalidFormatError` for a document of a bundle: the drawing has the pages of all its documents.
     """
     if isinstance(result, BundledDocument):
         raise InvalidFormatError(
-            "A gateway draws a bundle as a whole: take its documents as text, html or hocr, or from the stores."
+            "A gateway draws all documents of a bundle together: take them as text, html or hocr, or from the stores."
         )
     with _replacing(target) as file:
         file.write_bytes(content)
@@ -137,7 +137,7 @@ def write_with_pictures(
         except ChildProcessError:
             raise ConfigurationError(
                 "The process that draws the pages does not start: check PECIA_DECODE_MEMORY_BYTES, and that pecia[pdf] "
-                "is installed whole."
+                "is installed completely."
             ) from None
 
 

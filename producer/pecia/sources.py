@@ -116,7 +116,7 @@ def open_payloads(settings: ClientSettings, keys: Keyring) -> PayloadStore:
 
     if _payload_processes - {os.getpid()}:
         raise errors.ConfigurationError(
-            "This process was forked from one that had already submitted, which the payload store does not "
+            "This process was forked from another that had already submitted, which the payload store does not "
             "survive: submit for the first time after the fork, or start processes with 'spawn'."
         )
     _payload_processes.add(os.getpid())
@@ -154,7 +154,7 @@ def store(payloads: PayloadStore, source: object) -> StoredSource:
 
 
 def check(source: object) -> None:
-    """Raise `InvalidSourceError` if a path is no readable file, or a URL none that the fleet fetches.
+    """Raise `InvalidSourceError` if a path is no readable file, or the fleet does not fetch such a URL.
 
     Opens nothing else: a stream can be read once, so can a pipe, and a URL is for the fleet alone.
     """
@@ -208,14 +208,14 @@ def measured(file: IO[bytes], start: int, deposit: Deposit) -> StoredSource:
     try:
         if media_type.name not in Image.OPEN:
             Image.init()
-        # `Image.open` would warn of a large one; only the fleet knows what is too large.
+        # `Image.open` would warn of a large one; only the fleet knows its limit.
         opening, _ = Image.OPEN[media_type.name]
         with opening(file, "") as image:
             width, height = image.size
             # Asking a PNG without EXIF for it would decode the picture.
             if "exif" in image.info and image.getexif().get(_ORIENTATION) in _LYING:
                 width, height = height, width
-    except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet says what is wrong with it
+    except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet reports the damage
         return stored
     is_possible = 0 < min(width, height) <= max(width, height) <= MAX_SIDE
     return replace(stored, pixels=(width, height)) if is_possible else stored

@@ -24,7 +24,7 @@ from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.media import Ordinals
 from pecia_schemas.results import NEEDS_REVIEW, Verdict
 from pecia_schemas.running import UNSERVED, Lack
-from pecia_schemas.states import JobState, Lane, PartState, Stage, as_prefix, is_whole, new_id
+from pecia_schemas.states import JobState, Lane, PartState, Stage, as_prefix, is_complete_id, new_id
 
 if TYPE_CHECKING:
     from sqlalchemy import TextClause
@@ -294,7 +294,7 @@ _FAILURES = """
 class Store(Statements[D_co]):
     """The rows of jobs, as a client sees and writes them; encrypted columns are decrypted on their way.
 
-    Statements about one job follow one that has found it.
+    A statement about one job follows another that has found the job.
     """
 
     @transaction
@@ -449,7 +449,7 @@ class Store(Statements[D_co]):
         Raises `BatchNotFoundError` for an id that there is not.
         """
         statement, values = _OPEN_BATCH, {"id": new_id(), "name": name, "tenant": self._tenant}
-        if name and is_whole(name):
+        if name and is_complete_id(name):
             statement, values["id"] = _REOPEN_BATCH, UUID(name)
         row = connection.execute(statement, values).mappings().first()
         if row is None:

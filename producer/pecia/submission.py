@@ -1,8 +1,8 @@
 """How a request is stored: from tasks to the rows of jobs, and the transaction that writes them, for both clients.
 
 Tasks go in steps: one is prepared (`waiting.prepare`) while the one before is written and published. A task that is
-refused leaves the others alone; what refuses a whole step ends the call, and says what was accepted before. In each
-task's span its job's trace begins.
+refused leaves the others alone; an error about an entire step ends the call, and says which jobs were accepted before.
+In each task's span its job's trace begins.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ _CREATE = """
 """For the driver as it is. Writes jobs with their first parts and events; returns those whose keys were free.
 
 Unless their payloads are `held` by this transaction, it holds them. If some were `released` lately it returns these
-instead and writes nothing: then the caller looks what is still there.
+instead and writes nothing: then the caller looks which are still there.
 
 The caller publishes the parts that do not wait for a time; they are marked already, which saves a transaction each.
 """

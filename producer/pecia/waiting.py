@@ -359,7 +359,7 @@ class Behind(Generic[T]):
         self._under_way: tuple[Future[T], Callable[[T], T], ExitStack] | None = None
 
     def start(self, work: Callable[[], T], passed: Callable[[T], T], held: ExitStack) -> None:
-        """Begin it; its result is `passed` on, and what is `held` for it let go of, once it is settled."""
+        """Begin it; once it is settled its result is `passed` on, and the resources `held` for it are released."""
         self._under_way = self._thread.submit(copy_context().run, work), passed, held
 
     def settle(self) -> None:

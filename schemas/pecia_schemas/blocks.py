@@ -50,7 +50,7 @@ class Stored(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def stored_json(self) -> str:
-        """Return it as JSON of the least size, which `model_validate` reads."""
+        """Return its shortest JSON, which `model_validate` reads."""
         return self.model_dump_json()
 
 
@@ -299,7 +299,7 @@ class MergeRule(StrEnum):
     """How a property that several pages fill becomes one."""
 
     AGREED = "agreed"
-    """The value that most pages have, one that a witness read too before all others; of equals the first."""
+    """The value of most pages; a value that a witness read too comes before all others; of equals the first."""
     FIRST = "first"
     """That of the first page that has one."""
     ALL = "all"
@@ -353,7 +353,7 @@ class Grounding(Stored):
     other: Text | None = None
     """What the witness read there, if it `differs`."""
     confidence: Confidence | None = None
-    """What the witness is sure of: 1 for a text layer that agrees, 0 for what is not on the page."""
+    """How sure the witness is: 1 for a text layer that agrees, 0 for text that is not on the page."""
     conflicts: tuple[Grounding, ...] = ()
     """Of a document: what other pages have in its place."""
 
@@ -386,8 +386,8 @@ def unpacked(blocks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for block in blocks:
         lines, texts = [], block["text"].split("\n")
         for number, line in enumerate(block.get("lines", ())):
-            whole = {"text": texts[number], **line} if "text" not in line else line
-            words, rest, inner = line.get("words", ()), whole["text"], []
+            full = {"text": texts[number], **line} if "text" not in line else line
+            words, rest, inner = line.get("words", ()), full["text"], []
             if words and not isinstance(words[0], Mapping):
                 for length, left, top, width, height, sure, *struck in words:
                     rest = rest.lstrip(" ")
@@ -397,8 +397,8 @@ def unpacked(blocks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
                     word = {"text": rest[:length], "box": box, "confidence": confidence}
                     inner.append({**word, "struck": True} if struck else word)
                     rest = rest[length:]
-                whole = {**whole, "words": inner}
-            lines.append(whole)
+                full = {**full, "words": inner}
+            lines.append(full)
         plain.append({**block, "lines": lines})
     return plain
 

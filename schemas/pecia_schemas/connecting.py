@@ -270,14 +270,14 @@ def sqlalchemy_url(database_url: str) -> URL:
 def close_after(engine: Engine, timeout: timedelta, *, ping: timedelta | None = None) -> None:
     """Close each of the engine's connections on which a statement got no answer in time, or a transaction no statement.
 
-    The pool then replaces what is as old; so it does after an error that another server may not have, such as that of
-    a primary which was demoted. A connection that comes back after the engine was disposed of is closed: its pool is
-    no longer in use. Keepalives notice a peer that is gone; this notices a proxy or firewall between that has
+    The pool then replaces connections as old as that; so it does after an error that another server may not have, such
+    as that of a primary which was demoted. A connection that comes back after the engine was disposed of is closed: its
+    pool is no longer in use. Keepalives notice a peer that is gone; this notices a proxy or firewall between that has
     forgotten the connection, and on the server's side frees the locks of a client that stopped responding.
 
-    The server's limits come with the BEGIN of each transaction. That BEGIN is also what a pool that pings sends to see
-    whether a connection lives, for one that comes out of the pool is about to begin a transaction. The pool waits for
-    it four seconds, or half a second longer than `ping` (without it `timeout`) if that is less.
+    The server's limits come with the BEGIN of each transaction. A pool that pings sends that BEGIN, too, to see
+    whether a connection lives: it is taken out of the pool to begin a transaction. The pool waits for the answer four
+    seconds, or half a second longer than `ping` (without it `timeout`) if that is less.
     """
     from sqlalchemy import event  # noqa: PLC0415  slow to load
 

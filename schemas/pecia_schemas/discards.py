@@ -4,7 +4,7 @@ A job holds its payload until it releases it (`jobs.payload_released_at`); paylo
 released is noted in `discarded_payloads`, in the same transaction. Upkeep, or the client that purges, removes it then:
 it takes the payload's lock, looks whether a job holds it, removes it and notes that, in one transaction. A submit
 stores its documents first; it writes its jobs while it shares their locks, and looks again for those that were released
-within the last day. So a removal comes before that look, or sees the job; also one that removed and then crashed.
+within the last day. So a removal comes before that look, or sees the job; also if it crashed after it removed.
 
 Locks are few, and each is for all payloads of one bucket: what removes many takes them bucket by bucket.
 """
@@ -72,7 +72,7 @@ STILL_HELD = text(
     ORDER BY payload FOR UPDATE OF discarded SKIP LOCKED
     """
 )
-"""Takes `payloads`, locked; returns each with whether a job holds it, none that others see to."""
+"""Takes `payloads`, locked; returns each with whether a job holds it; not those on which others work."""
 
 SETTLED = text(f"SELECT {_HELD} WHERE payload = ANY({_PAYLOADS}) AND discarded_at IS NULL")
 """Takes a payload, locked; returns whether a job holds it, nothing if it still waits to be removed."""
@@ -86,4 +86,4 @@ SETTLE = text(
 FORGET = text(
     "DELETE FROM discarded_payloads WHERE discarded_at IS NULL AND erased_at < now() - CAST(:memory AS interval)"
 )
-"""Takes `memory`; drops what was settled that long ago."""
+"""Takes `memory`; drops records that were settled that long ago."""

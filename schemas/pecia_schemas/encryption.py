@@ -1,4 +1,4 @@
-"""Encryption at rest: the key ring that client and fleet share, the data key of each job, and what is stored under it.
+"""Encryption at rest: the key ring that client and fleet share, the data key of each job, and data under it.
 
 Each job has a random data key, which `job_keys` holds wrapped by the current key of the ring. Results, secrets of the
 task and the label are encrypted under it; so is the key of the job's document, which is derived from a key of the ring

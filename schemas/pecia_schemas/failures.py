@@ -114,7 +114,7 @@ class FailureCode(StrEnum):
     )
     PAYLOAD_CORRUPT = (
         "payload_corrupt",
-        "What is stored is not what was submitted.",
+        "The stored document is not the submitted one.",
         "The stored payload does not match its checksum: check the store's disk and submit again.",
     )
     KEY_UNAVAILABLE = (

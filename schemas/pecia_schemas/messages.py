@@ -134,7 +134,7 @@ def publish(redis: Redis, messages: Iterable[PartMessage], *, window: int = WIND
 def enqueue(
     pipe: Pipeline | AsyncPipeline, messages: Iterable[PartMessage], *, window: int, reserve: int = 0
 ) -> list[list[PartMessage]]:
-    """Put what `publish` does on a pipeline, for those who wait asynchronously; return what each call carries.
+    """Put the calls of `publish` on a pipeline, for asynchronous callers; return the messages of each call.
 
     The relay alone has a reserve, and publishes what others left to it.
     """

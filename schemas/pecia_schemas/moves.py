@@ -172,7 +172,7 @@ def moving(
     beside: str = "",
     answer: str = "SELECT id FROM moved",
 ) -> TextClause:
-    """Return the statement that moves parts, writes an event for each and counts in their jobs what is over.
+    """Return the statement that moves parts, writes an event for each and counts ended parts in their jobs.
 
     The jobs whose parts end, or are opened again, are locked by the caller. An ingest is no part of its job's total: it
     sets the total, to 0 if the document could not be cut, and takes it back when it runs again.
@@ -379,7 +379,7 @@ def settle(
 ) -> dict[UUID, JobState]:
     """Release parts whose awaited parts are over, end the jobs whose parts are, and return how these ended.
 
-    The caller holds the jobs' locks. A job that is not cut yet (`total` unknown) goes on; one that could not be cut
+    The caller holds the jobs' locks. A job that is not cut yet (`total` unknown) goes on; a job that could not be cut
     (`total` 0) has failed, or was cancelled if its ingest was. `releases`: whether a part may have ended for which
     another waits.
     """

@@ -246,7 +246,7 @@ class Page(Stored):
     @model_validator(mode="before")
     @classmethod
     def _as_stored(cls, data: Any) -> Any:
-        """Take what is stored in place of blocks: packed ones, or `text` and `lines` from before pages had blocks."""
+        """Take the stored form of blocks: packed ones, or `text` and `lines` from before pages had blocks."""
         if not isinstance(data, Mapping) or "blocks" in data:
             return data
         rest = dict(data)

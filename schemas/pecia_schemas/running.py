@@ -40,7 +40,7 @@ class RunningFleet(BaseModel):
 
 
 class NoFleetError(LookupError):
-    """No fleet runs here, or not the one that was chosen, or several run and none was chosen. Says what to do."""
+    """No fleet runs here, or not the chosen one, or several run and none was chosen. Says what to do."""
 
 
 def notes() -> Path:

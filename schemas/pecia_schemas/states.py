@@ -19,7 +19,7 @@ def as_prefix(text: str) -> str | None:
     return text if _PREFIX.fullmatch(text) else None
 
 
-def is_whole(text: str) -> bool:
+def is_complete_id(text: str) -> bool:
     """Return whether a text is an id, from its first digit to its last."""
     begins = as_prefix(text)
     return begins is not None and len(begins.replace("-", "")) == len(UUID(int=0).hex)

@@ -1,8 +1,11 @@
-"""Lengths of texts, as of their columns in Postgres, and the sentence about a text that cannot be stored."""
+"""What Postgres stores: the tables' revision, lengths of texts, and the sentence about text that it cannot hold."""
 
 from typing import Final
 
 from pydantic_core import PydanticCustomError
+
+REVISION: Final = "0020"
+"""Of the tables (docs/tables.md), as the newest migration calls it: those of later ones are greater."""
 
 IDEMPOTENCY_KEY: Final = 512
 METADATA: Final = 512
@@ -13,7 +16,6 @@ BATCH: Final = 100
 LABEL: Final = 1_000
 NAME: Final = 200
 """Of a client, a worker, an adapter."""
-ACTOR: Final = NAME + len("client:")
 REASON: Final = 200
 TENANT: Final = 63
 SOURCE_URL: Final = 8_000
@@ -22,11 +24,6 @@ WEBHOOK_URL: Final = 2_048
 PASSWORD: Final = 1_000
 INSTRUCTIONS: Final = 16_384
 PAGES: Final = 2_000
-
-DIGEST: Final = 64
-"""SHA-256 in hexadecimal, or an HMAC of it."""
-TRACEPARENT: Final = 55
-"""By W3C."""
 
 
 def is_storable(text: str) -> bool:

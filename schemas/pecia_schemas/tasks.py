@@ -204,7 +204,7 @@ class Task(Generic[R_co]):
 
     source: Source = Field(repr=False)
     cache: bool = Field(default=True, kw_only=True)
-    """Whether an earlier reading may be the result, and this one that of later tasks; False: neither."""
+    """Whether an earlier reading may be the result, and later tasks may use this reading; False: neither."""
 
 
 def languages_of(language: str | None) -> tuple[str, ...]:

@@ -239,7 +239,7 @@ def past(
 ) -> None:
     """Record something that is over, from nanoseconds to nanoseconds since the epoch.
 
-    It is a child of the span in progress, or of the one that is named.
+    It is a child of the span in progress, or of the named one.
     """
     if _tracing is not None:
         context = _tracing.below(below)

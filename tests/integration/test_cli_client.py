@@ -28,7 +28,7 @@ from PIL import Image
 from pecia_schemas.failures import Failure, FailureCode
 from pecia_schemas.installing import install_command
 from pecia_schemas.results import TokenUsage
-from pecia_schemas.tables import REVISION
+from pecia_schemas.storable import REVISION
 from tests.shared.command import run_pecia
 from tests.shared.fixture_types import Eventually
 from tests.shared.limits import WAIT_S

@@ -27,7 +27,7 @@ from pecia_schemas import storable
 from pecia_schemas.tasks import page_cost
 from pecia_workers.ledger.publication import forget_flows
 from pecia_workers.queue.bus import Bus
-from pecia_workers.upkeep.relay import relay_due
+from pecia_workers.upkeep.loop import relay_due
 from tests.shared.command import ran
 from tests.shared.fixture_types import Picture
 from tests.shared.house import House

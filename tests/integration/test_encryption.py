@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import re
+import shlex
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -18,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia import CaptionVideo, Client, ClientSettings, FailureCode, Job, ReadDocument, errors
 from pecia_schemas.blocks import plain_blocks
+from pecia_schemas.connecting import parameters_of
 from pecia_schemas.encryption import (
     Keyring,
     KeyUnavailableError,
@@ -32,10 +37,12 @@ from pecia_schemas.payloads import PayloadCorruptError, PayloadStore, key_of
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.rekeying import DATA_KEYS, Holdings, Rewrapped, holdings, rewrap, spans
 from pecia_workers.ledger.retention import PAYLOADS, RESULTS, forget
+from pecia_workers.local.servers import postgres_programs
 from pecia_workers.protocol.parts import ClaimedPart, Done, Finished
 from pecia_workers.worker.stages import failure_of
 from tests.shared.house import House, claimed
 from tests.shared.samples import page
+from tests.shared.snippets import ROOT
 from tests.shared.tables import texts_of_tables
 
 pytestmark = pytest.mark.gate
@@ -331,3 +338,36 @@ def test_a_document_that_another_job_holds_stays_readable_to_that_job(ward: Ward
     erased, kept = (ward.client(NEW).submit(ReadDocument(DOCUMENT)) for _ in range(2))
     ward.client(NEW).purge([erased])
     assert ward.document_of(ward.claim(kept, NEW), NEW) == DOCUMENT
+
+
+def test_what_the_page_restores_is_readable_but_for_erased_jobs(
+    ward: Ward, empty_database_url: str, tmp_path: Path
+) -> None:
+    place = parameters_of(ward.database_url)
+    path = f"{postgres_programs()}{os.pathsep}{os.environ['PATH']}"
+    server = {"PGHOST": place["host"], "PGPORT": place["port"], "PGUSER": place["user"], "PATH": path}
+
+    def shell(line: str) -> None:
+        subprocess.run(shlex.split(line), cwd=tmp_path, env=os.environ | server, check=True)
+
+    recipe = " ".join((ROOT / "docs/encryption.md").read_text().split())
+    everything, data_keys = re.findall(r"pg_dump .*? pecia(?= )", recipe)
+    restored = f" --dbname {parameters_of(empty_database_url)['dbname']} "
+    kept, erased = ward.read(keys=NEW), ward.read(keys=NEW)
+    shell(everything)
+    ward.client(NEW).purge([erased])
+    later = ward.read(keys=NEW)
+    shell(data_keys)
+
+    shell(f"pg_restore {restored} pecia.dump")
+    (load,) = re.findall(r"`(pg_restore [^`]*)`", recipe)
+    shell(f"{load} {restored} keys.dump")
+    (drop,) = re.findall(r"`(DELETE FROM job_keys [^`]*)`", recipe)
+    copy = replace(ward, database_url=empty_database_url)
+    assert {job_id for (job_id,) in copy.query("SELECT job_id FROM job_keys")} == {kept.id, later.id}
+    copy.query(drop)
+
+    assert copy.query("SELECT job_id FROM job_keys") == [(kept.id,)]
+    assert copy.client(NEW).job(kept.id).result(timeout=0).text == PLANTED
+    with pytest.raises(errors.ConfigurationError, match="The data key of the job was erased"):
+        copy.client(NEW).job(erased.id).result(timeout=0)

@@ -20,7 +20,7 @@ from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.protocol.base import EngineError
 from pecia_workers.protocol.parts import ClaimedPart, Done, Spent
-from pecia_workers.upkeep.relay import relay_due
+from pecia_workers.upkeep.loop import relay_due
 from tests.shared.command import run_pecia
 from tests.shared.fixture_types import Picture
 from tests.shared.house import House, claimed

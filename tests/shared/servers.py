@@ -14,7 +14,6 @@ import pytest
 from psycopg import sql
 from redis import Redis
 
-from pecia_schemas.tables import Base
 from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis, start_postgres, start_redis
 from tests.shared.ready_cluster import copy_ready_cluster
 
@@ -49,10 +48,11 @@ def database_url(session_postgres: EmbeddedPostgres) -> str:
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         connection.execute("SET session_replication_role = replica")  # looks at no foreign key
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'"
+        ).fetchall()
         connection.execute(
-            sql.SQL("; ").join(
-                sql.SQL("DELETE FROM {}").format(sql.Identifier(table)) for table in Base.metadata.tables
-            )
+            sql.SQL("; ").join(sql.SQL("DELETE FROM {}").format(sql.Identifier(name)) for (name,) in tables)
         )
     return session_postgres.url
 

@@ -99,7 +99,7 @@ def test_a_request_that_will_fill_its_blocks_does_not_fill_them_while_it_writes(
 
 def test_layers_with_a_window_take_no_more_of_a_long_request_than_their_window() -> None:
     policy = offered(PolicyName.CONTINUOUS, item("old", 1_000, output=100), item("new", 900, output=100))
-    capacity = Capacity(slots=2, tokens=1_320, layers=Layers(whole=0.5, windows=((100, 0.5),), in_flight=500))
+    capacity = Capacity(slots=2, tokens=1_320, layers=Layers(full=0.5, windows=((100, 0.5),), in_flight=500))
 
     assert names(policy.start(0, capacity)) == ["old"], "450 and 300 of its prompt, and 50 until it ends"
     begun, told = replace(capacity, written={"old": 0}), "400 and 300 beside it: 1,550 at the end"
@@ -246,7 +246,7 @@ def held_at_most(items: list[Item], written: Mapping[str, int], layers: Layers =
             share * min(tokens, window + (0 if begun else layers.in_flight))
             for window, share in layers.windows
         )
-        return layers.whole * tokens + sum(windows)
+        return layers.full * tokens + sum(windows)
 
     return max(
         sum(held(each, step) for each in items if left[each.id] >= step)
@@ -359,7 +359,7 @@ class ContinuousAdmission(OrderedAdmission):
 
 
 class WindowedAdmission(ContinuousAdmission):
-    capacity = replace(ROOM, layers=Layers(whole=0.4, windows=((10, 0.9), (30, 0.3)), in_flight=12))
+    capacity = replace(ROOM, layers=Layers(full=0.4, windows=((10, 0.9), (30, 0.3)), in_flight=12))
 
 
 class SteppedAdmission(ContinuousAdmission):

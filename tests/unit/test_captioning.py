@@ -37,7 +37,7 @@ from pecia_workers.media.turns import Turn
 from pecia_workers.protocol.base import EngineRefusedError, EngineRequest, Generation
 from pecia_workers.protocol.parts import ClaimedPart, Cut
 from pecia_workers.reading.caching import ResultCache
-from pecia_workers.worker.ingest import Ingest, segment_count
+from pecia_workers.worker.stages import Ingest, segment_count
 from tests.shared.parts import claimed_part
 from tests.shared.samples import segment
 from tests.shared.scripted_engine import ScriptedEngine

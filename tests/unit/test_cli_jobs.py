@@ -37,7 +37,7 @@ from pecia.testing import FakeFleet
 from pecia_schemas import storable
 from pecia_schemas.installing import install_command
 from pecia_schemas.results import Document
-from pecia_schemas.states import as_prefix, is_whole
+from pecia_schemas.states import as_prefix, is_complete_id
 from tests.shared.limits import WAIT_S
 
 
@@ -166,8 +166,8 @@ def test_parquet_without_its_library_says_what_to_install(
 def test_an_id_may_be_cut_short_anywhere_behind_its_fourth_digit() -> None:
     whole = "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"
     assert all(as_prefix(whole[:end]) for end in range(4, len(whole) + 1))
-    assert is_whole(whole.replace("-", ""))
-    assert not is_whole(whole[:-1])
+    assert is_complete_id(whole.replace("-", ""))
+    assert not is_complete_id(whole[:-1])
     for wrong in ("019", "night", f"01234567-{'a' * 27}", whole + "0", "-" * 8):
         assert as_prefix(wrong) is None
 

@@ -16,7 +16,6 @@ from harness.catalogue import CATALOGUE, HERE
 from harness.page import PAGE, page
 from harness.results import RESULTS, Results
 from pecia.cli.app import OWN, app
-from pecia_schemas.export import pages
 from tests.shared.snippets import fenced
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -28,7 +27,10 @@ def test_the_page_in_korean_shows_what_the_readme_shows_which_is_run() -> None:
     assert set(korean) <= set(fenced((DOCS.parent / "README.md").read_text()))
 
 
-@pytest.mark.parametrize(("name", "content"), list(pages()), ids=[name for name, _ in pages()])
+CONTRACT = dict(runpy.run_path(str(DOCS / "contract.py"))["pages"]())
+
+
+@pytest.mark.parametrize(("name", "content"), CONTRACT.items(), ids=CONTRACT)
 def test_a_generated_page_is_current(name: str, content: str) -> None:
     assert (DOCS / name).read_text() == content, "run `make docs`"
 

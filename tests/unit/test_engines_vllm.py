@@ -92,13 +92,13 @@ def group(kind: str, window: int | None = None, block: int = 16) -> dict[str, An
     [
         ([], WHOLE),
         ([group("full_attention")], WHOLE),
-        ([group("full_attention"), group("full_attention")], Layers(whole=1.0, in_flight=99)),
-        ([group("sliding_window", 40)], Layers(whole=0, windows=((64, 0.5),), in_flight=99)),
+        ([group("full_attention"), group("full_attention")], Layers(full=1.0, in_flight=99)),
+        ([group("sliding_window", 40)], Layers(full=0, windows=((64, 0.5),), in_flight=99)),
         (
             [group("full_attention"), group("sliding_window", 40, block=32), group("mamba", block=4096)],
-            Layers(whole=0.5, windows=((96, 0.25), (32, 0.5)), in_flight=99),
+            Layers(full=0.5, windows=((96, 0.25), (32, 0.5)), in_flight=99),
         ),
-        ([group("full_attention"), group("chunked_local_attention")], Layers(whole=1.0, in_flight=99)),
+        ([group("full_attention"), group("chunked_local_attention")], Layers(full=1.0, in_flight=99)),
     ],
 )
 def test_layers_keep_what_their_groups_in_the_cache_do(groups: list[dict[str, Any]], layers: Layers) -> None:

@@ -9,8 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 if not find_spec("cv2"):
     pytest.skip("pecia[cpu] brings OpenCV", allow_module_level=True)
 
-from pecia_workers.layout.alike import Settled, confirmed, settled
-from pecia_workers.layout.calibration import calibration
+from pecia_workers.layout.alike import Settled, calibration, confirmed, settled
 from pecia_workers.layout.characters import Character, line_ink, text_of_characters
 from pecia_workers.layout.glyph_shapes import (
     Glyph,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pecia_workers.layout.calibration import Logistic, calibration, log_odds
+from pecia_workers.layout.alike import Logistic, calibration, log_odds
 
 
 def test_a_logistic_model_adds_up_its_evidence() -> None:

@@ -246,7 +246,7 @@ def test_a_page_is_read_in_the_order_of_a_person(draw: Callable[[Sheet], object]
 
     stretches = reading_order(
         (np.array(sheet.places, dtype=np.float64) + jitter)[shuffled],
-        whole=flags(count, sheet.whole)[shuffled],
+        apart=flags(count, sheet.whole)[shuffled],
         cues=Cues(
             *(flags(count, one)[shuffled] for one in (sheet.address, sheet.label, sheet.begins, sheet.dense))
         ),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pecia_workers.layout.values import others_alike, shape_strength
+from pecia_workers.layout.alike import others_alike, shape_strength
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_words_picked_by_chance_are_shared_if_a_seed_says_which() -> None:
 def test_only_a_good_and_whole_result_is_kept(verdict: Verdict) -> None:
     outcome = KEYED.done(PAGE.model_copy(update={"verdict": verdict}))
     assert outcome.cache_key == (b"key" if verdict is Verdict.OK else None)
-    assert KEYED.done(PAGE, whole=False).cache_key is None
+    assert KEYED.done(PAGE, complete=False).cache_key is None
 
 
 async def test_a_result_in_the_form_of_another_version_is_read_again() -> None:

@@ -60,8 +60,8 @@ def test_a_client_and_a_fleet_understand_each_others_names(monkeypatch: pytest.M
     assert read_settings(WorkerSettings).lease.total_seconds() == 20
 
 
-NO_NETWORK = "names what is no network: write `10.1.0.0/16`"
-NO_BUCKET = "names what is no bucket: write `scans`"
+NO_NETWORK = "names something that is no network: write `10.1.0.0/16`"
+NO_BUCKET = "names something that is no bucket: write `scans`"
 REFUSED = [
     *(
         (name, "0", "Input should be greater than 0")

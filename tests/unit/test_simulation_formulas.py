@@ -23,7 +23,7 @@ def of_slots(seconds: tuple[int, ...], slots: int, *, static: bool = False) -> F
     ]
     whole = BatchLimits(least=slots, most=slots, tokens=math.inf, concurrent=1)
     policy = BatchPolicy(whole, similar=False) if static else ContinuousPolicy()
-    machine = SlotMachine(slots, 1.0, whole_batches=static)
+    machine = SlotMachine(slots, 1.0, leave_together=static)
     return figures(Simulator(policy, machine, LearnedLengths(0.5)).run(requests), batches=static)
 
 

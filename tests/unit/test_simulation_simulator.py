@@ -112,8 +112,8 @@ def requests(of: Drawn) -> list[Request]:
 def machines() -> list[Machine]:
     return [
         IterationMachine(MODEL),
-        SlotMachine(4, 0.01, whole_batches=False),
-        SlotMachine(4, 0.01, whole_batches=True),
+        SlotMachine(4, 0.01, leave_together=False),
+        SlotMachine(4, 0.01, leave_together=True),
     ]
 
 
@@ -164,7 +164,7 @@ def test_the_cache_is_full_and_hardly_overflows(types: dict[DocumentType, float]
 
 @given(of=arriving, policy=st.sampled_from([PolicyName.CONTINUOUS, PolicyName.SHORTEST]))
 def test_no_slot_is_empty_while_something_waits(of: Drawn, policy: PolicyName) -> None:
-    done = run(policy, SlotMachine(4, 0.01, whole_batches=False), requests(of))
+    done = run(policy, SlotMachine(4, 0.01, leave_together=False), requests(of))
     assert all(use.running == 4 or not use.waiting for use in done.use)
 
 

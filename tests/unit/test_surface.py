@@ -59,7 +59,7 @@ def surface() -> dict[str, set[str]]:
         "schema": {
             f"{name}.{field}" for name, schema in schemas.items() for field in schema.get("properties", ())
         },
-        "tables": found("schemas/pecia_schemas/tables.py", r'__tablename__ = "(\w+)"'),
+        "tables": found("docs/tables.md", r"^## `(\w+)`"),
     }
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import CheckConstraint, Table, Text
 
 from pecia import CaptionVideo, InvalidOptionError, ReadDocument, Webhook
 from pecia.request import check_task
@@ -18,7 +17,6 @@ from pecia_schemas import events, states, storable, tasks
 from pecia_schemas.encryption import Keyring, task_digest
 from pecia_schemas.media import PageRanges
 from pecia_schemas.settings import ClientSettings
-from pecia_schemas.tables import Base
 from tests.shared.samples import page
 
 
@@ -126,28 +124,6 @@ def test_what_is_no_range_is_refused_where_the_task_is_made(text: str) -> None:
         ValidationError, match=r"pages are written like '1-3,7,9-'|pages have at most 2,000 characters"
     ):
         ReadDocument(b"", pages=text)
-
-
-FROM_A_FEW_WORDS = {"jobs.kind", "jobs.lane", "parts.lane", "job_events.state"}
-"""Written from an enumeration of the code."""
-CALLBACKS = {"deliveries", "delivery_attempts", "notices", "receivers"}
-"""Copies of what has a limit where it comes from, and what the sender has cut."""
-
-
-def is_checked(table: Table, column: str) -> bool:
-    checks = [check for check in table.constraints if isinstance(check, CheckConstraint)]
-    return any(f"{column} IN (" in str(check.sqltext) for check in checks)
-
-
-def test_every_column_of_text_is_as_long_as_the_contract_lets_it_be() -> None:
-    endless = {
-        f"{table.name}.{column.name}"
-        for table in Base.metadata.sorted_tables
-        if table.name not in CALLBACKS
-        for column in table.columns
-        if isinstance(column.type, Text) and not is_checked(table, column.name)
-    }
-    assert endless == FROM_A_FEW_WORDS
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ _SETTINGS: dict[str, Any] = {
     "task_send_sent_event": False,
     "worker_pool": "pecia_workers.worker.pool:EnginePool",
     "worker_concurrency": 1,
-    "worker_prefetch_multiplier": 0,  # unlimited for Celery: the gate decides what is claimed
+    "worker_prefetch_multiplier": 0,  # unlimited for Celery: the gate decides about claims
     "worker_send_task_events": True,
     "worker_hijack_root_logger": False,
     "worker_redirect_stdouts": False,

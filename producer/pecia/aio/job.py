@@ -301,7 +301,7 @@ class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
         return hints_of(await self._open().store.lacking(job_ids)) if job_ids else {}
 
     async def as_completed(self, timeout: float | None = None) -> AsyncGenerator[AsyncJob[R_co], None]:
-        """Yield each job once it is over, well or badly. A job that is in the group twice comes once."""
+        """Yield each job once it is over, well or badly. A job that is twice in the group comes once."""
         async with aclosing(finished(self._open(), list(self._by_id), waiting.Deadline(timeout))) as views:
             async for view in views:
                 yield self._see(view)

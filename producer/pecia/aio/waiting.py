@@ -69,7 +69,7 @@ class AsyncBehind(Generic[T]):
         self._under_way: tuple[asyncio.Future[T], Callable[[T], T], ExitStack] | None = None
 
     def start(self, work: Callable[[], Awaitable[T]], passed: Callable[[T], T], held: ExitStack) -> None:
-        """Begin it; its result is `passed` on, and what is `held` for it let go of, once it is settled."""
+        """Begin it; once it is settled its result is `passed` on, and the resources `held` for it are released."""
         self._under_way = asyncio.ensure_future(work()), passed, held
 
     async def settle(self) -> None:

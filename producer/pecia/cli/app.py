@@ -131,7 +131,7 @@ _HOME = re.compile(r"--home\b")
 
 
 class Verbs(TyperGroup):
-    """All verbs. They are listed and completed by the table; only the one that is called is loaded."""
+    """All verbs. They are listed and completed by the table; only the called one is loaded."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the verb. Typer has pydantic, slow to load, check all but a flag's true or false."""

@@ -58,7 +58,7 @@ class Found:
 def documents_below(where: str) -> Iterator[Found]:
     """Yield the documents of a folder or of `s3://bucket/prefix`, searched to the bottom, in the order of their names.
 
-    In a folder only files that can be read as documents, none that is hidden; in a bucket all objects that are not
+    In a folder only files that can be read as documents, no hidden ones; in a bucket all objects that are not
     empty. Raises `typer.BadParameter`, `UnavailableError`.
     """
     if found := in_bucket(where):
@@ -278,7 +278,7 @@ def ray_worker(settings: ClientSettings) -> Iterator[None]:
     except _Ended:
         raise UnavailableError(
             f"The worker that reads with Ray has ended ({worker.returncode}); it says why above. Repeat the command: "
-            "what was read stays, and only the rest is read."
+            "read documents stay, and only the rest is read."
         ) from None
     finally:
         signal.signal(signal.SIGCHLD, former)

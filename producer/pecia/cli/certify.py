@@ -66,8 +66,8 @@ def certify(
 ) -> None:
     """Say from reviewed pages how often accepted values are wrong, by type of document, with bounds that hold.
 
-    Pages are drawn at random, by the seed, from those that were checked whole (`w` in `pecia review`); with --all from
-    all that were read, of which then each that is drawn must have been.
+    Pages are drawn at random, by the seed, from those that were checked completely (`w` in `pecia review`); with
+    --all from all that were read, and then each drawn page must have been checked.
 
     Example: `pecia certify --all --sample 200 --seed 7`
     """
@@ -78,7 +78,7 @@ def certify(
         )
         if left := sum(not page.checked for page in drawn):
             endings.complain(
-                f"{left:,} of the pages that are drawn were not checked whole yet: "
+                f"{left:,} of the pages that are drawn were not checked completely yet: "
                 f"`pecia review --sample {sample} --seed {seed}` shows them."
             )
             raise typer.Exit(Ending.FAILED)

@@ -21,7 +21,7 @@ from pecia.job import AnyJob, Job, JobGroup
 from pecia.records import DeadPart, Percentiles
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
-from pecia_schemas.states import PartState, is_whole
+from pecia_schemas.states import PartState, is_complete_id
 
 AsJson = Annotated[bool, Option("--json", help="Print one JSON object for each job.")]
 
@@ -44,7 +44,7 @@ def status(
             try:
                 found.append(client.job(one))
             except JobNotFoundError:
-                of_part = next(iter(client.jobs(part=one)), None) if is_whole(one) else None
+                of_part = next(iter(client.jobs(part=one)), None) if is_complete_id(one) else None
                 if of_part is None:
                     raise
                 found.append(of_part)
@@ -295,7 +295,7 @@ def retry_dead(
     code: Code = None,
     since: Since = None,
 ) -> None:
-    """Run parts again, with all their attempts before them. Their jobs are reopened; what was read stays.
+    """Run parts again, with all their attempts before them. Their jobs are reopened; read pages stay.
 
     A job that is still at work is refused: wait until it is over.
 

@@ -100,14 +100,16 @@ def when(moment: datetime) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def grid(headings: Sequence[str], rows: Iterable[Sequence[object]], *, whole: Collection[str] = ()) -> None:
-    """Print a table whose cells are folded where they are too long, but for columns that stay `whole`."""
+def grid(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], *, unfolded: Collection[str] = ()
+) -> None:
+    """Print a table whose cells are folded where they are too long, but for columns that are `unfolded`."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415  JSON takes none
     from rich.table import Table  # noqa: PLC0415
 
     made = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
-        made.add_column(heading, no_wrap=heading in whole, overflow="fold")
+        made.add_column(heading, no_wrap=heading in unfolded, overflow="fold")
     for row in rows:
         made.add_row(*map(_cell, row))
     console().print(made)

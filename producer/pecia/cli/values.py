@@ -50,7 +50,7 @@ class Input:
 def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[Input]:
     """Return what the words of a command line stand for, in their order.
 
-    Of folders, searched to the bottom, only files whose content is `wanted` are taken, none that is hidden; of the
+    Of folders, searched to the bottom, only files whose content is `wanted` are taken, no hidden ones; of the
     others standard error says how many there are, and names the first. Raises `typer.BadParameter` for a word
     that stands for nothing.
     """

@@ -190,7 +190,7 @@ def watch(
     if which:
         values.check(ids, which)
     with Client() as client:
-        looks = _looks_at_many(client, which, whole=as_json) if which else _looks(client, ids)
+        looks = _looks_at_many(client, which, every=as_json) if which else _looks(client, ids)
         try:
             if not as_json:
                 _show(looks)
@@ -225,11 +225,11 @@ def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
         time.sleep(_REDRAW_S)
 
 
-def _looks_at_many(client: Client, which: Which, *, whole: bool) -> Iterator[Look]:
+def _looks_at_many(client: Client, which: Which, *, every: bool) -> Iterator[Look]:
     """Yield the jobs that a filter finds, until all are over: running, then waiting, then ended jobs."""
     while True:
         counts = client.counts(**which)
-        if whole:
+        if every:
             jobs = list(client.jobs(**which, page_size=500))
         elif "state" in which:
             jobs = list(client.jobs(**which, limit=_ROWS))

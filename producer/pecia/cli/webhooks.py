@@ -118,7 +118,7 @@ def list_endpoints(*, as_json: output.AsJson = False) -> None:
         elif one.paused_until:
             health = f"paused until {output.when(one.paused_until)}, {one.failures} failures"
         rows.append((one.id, one.url, ", ".join(one.events), health, one.waiting))
-    output.grid(("endpoint", "URL", "events", "state", "waiting"), rows, whole=("endpoint",))
+    output.grid(("endpoint", "URL", "events", "state", "waiting"), rows, unfolded=("endpoint",))
 
 
 @webhook.command("remove")
@@ -339,4 +339,4 @@ def _show_deliveries(found: Sequence[Delivery], *, as_json: bool) -> None:
         )
         for one in found
     ]
-    output.grid(headings, rows, whole=("delivery", "job"))
+    output.grid(headings, rows, unfolded=("delivery", "job"))

@@ -236,11 +236,11 @@ def hocr(document: Document) -> str:
         if isinstance(page, PageFailure):
             written.append(f"<!-- {lack_of(page)} -->\n")
             continue
-        whole = Box(left=0, top=0, right=page.width, bottom=page.height)
-        title = f"{_bbox(whole)}; ppageno {page.number - 1}; x_verdict {page.verdict}"
+        sheet = Box(left=0, top=0, right=page.width, bottom=page.height)
+        title = f"{_bbox(sheet)}; ppageno {page.number - 1}; x_verdict {page.verdict}"
         written.append(f'<div class="ocr_page" id="page_{page.number}" title="{title}">\n')
         for number, block in enumerate(page.blocks, 1):
-            written += _block(block, block.box or whole, f"{page.number}_{number}")
+            written += _block(block, block.box or sheet, f"{page.number}_{number}")
         written.append("</div>\n")
     return "".join([*written, "</body>\n</html>\n"])
 

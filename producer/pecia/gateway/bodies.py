@@ -96,7 +96,7 @@ class Submission(SubmitOptions):
     task: AnyTaskBody = Field(default_factory=ReadTask)
     """How to read files, if no `tasks` say so."""
     batch: str | None = Field(default=None, max_length=storable.BATCH)
-    """Into which batch: the name of a new one, or of one that there is, or its id. Many jobs are one in any case."""
+    """Into which batch: the name of a new one, or name or id of an existing one. Many jobs are a batch in any case."""
     idempotency_keys: list[str] | None = Field(default=None, max_length=MOST_TASKS)
     """One for each task, in the place of the header."""
 
@@ -127,7 +127,7 @@ class Job(BaseModel):
 
     @classmethod
     def of(cls, job: JobHandle[Any], *, number: int | None = None) -> Job:
-        """Return the body of a job; of one that was just submitted, with the number of its task."""
+        """Return the body of a job; if it was just submitted, with the number of its task."""
         return cls.seen(job._view, number=number, created=None if number is None else job.created)  # noqa: SLF001
 
     @classmethod
@@ -169,7 +169,7 @@ class Parts(BaseModel):
     """Pages (of a video: segments) that have ended."""
 
     parts: list[PartOutcome]
-    """`content` is a page, segment, summary or split; what failed has a `failure`, what was cancelled neither."""
+    """`content` is a page, segment, summary or split; a failed part has a `failure`, a cancelled one neither."""
     first_open: int | None
     """The least `ordinal` that may still change; null: the job is over."""
     more: bool

@@ -71,7 +71,7 @@ Metadata = Annotated[
         default_factory=list, max_length=64, description="Only with this `key=value`; of several, with all."
     ),
 ]
-Since = Annotated[Moment | None, Query(description="Only what was submitted since, or in so long.")]
+Since = Annotated[Moment | None, Query(description="Only jobs submitted since, or in so long.")]
 States = Annotated[list[JobState], Query(default_factory=list, alias="state", max_length=len(JobState))]
 InBatch = Annotated[
     str | None,
@@ -353,7 +353,7 @@ async def erase_job(
 
 @router.post("/batches", status_code=201, responses=documented(400), tags=["batches"])
 async def open_batch(bearer: Submitter, body: bodies.NewBatch) -> Batch:
-    """Make a batch to submit jobs into, or find the one that has this name already."""
+    """Make a batch to submit jobs into, or find the existing batch of this name."""
     name = arguments.checked_batch(body.name)
     return await bearer.client.connections.store.open_batch(name)
 

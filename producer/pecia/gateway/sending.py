@@ -96,7 +96,7 @@ def stream(
 ) -> StreamingResponse:
     """Return the response that sends all of it, and then how the job is."""
 
-    async def whole() -> AsyncGenerator[bytes, None]:
+    async def to_the_end() -> AsyncGenerator[bytes, None]:
         try:
             async with aclosing(sent) as events:
                 async for event in events:
@@ -107,7 +107,7 @@ def stream(
 
     counted = ExitStack()
     counted.enter_context(bearer.limits.wait(settings.gateway_streams))
-    return _Streaming(counted, _beating(whole()))
+    return _Streaming(counted, _beating(to_the_end()))
 
 
 class _Streaming(StreamingResponse):

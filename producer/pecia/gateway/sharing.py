@@ -46,7 +46,7 @@ class Taken(NamedTuple):
 
 
 class SharedRate:
-    """The requests that a key makes at all processes together. After a failure Redis is left alone for a while."""
+    """Limits a key's requests at all processes together. After a failure Redis is left alone for a while."""
 
     def __init__(self, bus: AsyncPublisher, rate: float) -> None:
         self._bus = bus

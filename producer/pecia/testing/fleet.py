@@ -33,7 +33,7 @@ from pecia_schemas.installing import install_command
 from pecia_schemas.payloads import PayloadStore, key_of
 from pecia_schemas.running import Lack, Need
 from pecia_schemas.settings import ClientSettings
-from pecia_schemas.states import JobState, Lane, PartState, is_whole, new_id
+from pecia_schemas.states import JobState, Lane, PartState, is_complete_id, new_id
 from pecia_schemas.tasks import Task
 
 C = TypeVar("C", Client, AsyncClient)
@@ -130,7 +130,7 @@ class FakeFleet:
             return self._begin(job if isinstance(job, UUID) else job.id) is not None
 
     def step(self, job: JobHandle[Any] | UUID | None = None) -> bool:
-        """End one part, of this job or of the first in line; False if there is none that could run."""
+        """End one part, of this job or of the first in line; False if none could run."""
         job_id = job if job is None or isinstance(job, UUID) else job.id
         with self._lock:
             if found := self._first(PartState.RUNNING, job_id) or self._begin(job_id):
@@ -150,7 +150,7 @@ class FakeFleet:
             pass
 
     def advance(self, by: timedelta) -> None:
-        """Let time pass: everything becomes so much older, and work that is due then runs.
+        """Let time pass: everything grows older by it, and work that is due by then runs.
 
         Moments that were read before do not move with it, and neither does the machine's clock.
         """
@@ -286,7 +286,7 @@ class _Store:
         return [views[job_id] for job_id in sorted(views, reverse=True)[:size]]
 
     def open_batch(self, name: str | None) -> Batch:
-        if name and (is_whole(name) or any(name == batch.name for batch in self._fleet._batches)):
+        if name and (is_complete_id(name) or any(name == batch.name for batch in self._fleet._batches)):
             return self.batch(name)
         self._fleet._batches.append(Batch(id=new_id(), name=name, created_at=now()))
         return self._fleet._batches[-1]

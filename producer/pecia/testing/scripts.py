@@ -80,11 +80,11 @@ def script_of(rules: Sequence[Rule], task: Task[Any]) -> Script:
         text = rule.summary or " ".join(one.text for one in parts.values() if isinstance(one, Segment))
         last = Summary(text=text, verdict=Verdict.OK, engine=_ENGINE)
     if isinstance(task, ReadBundle) and parts:
-        last = (answer.split if isinstance(answer, Bundle) else None) or _whole(parts)
+        last = (answer.split if isinstance(answer, Bundle) else None) or _one_document(parts)
     return parts | ({max(parts) + 1: last} if last else {})
 
 
-def _whole(pages: Mapping[int, Content | Failure]) -> Split:
+def _one_document(pages: Mapping[int, Content | Failure]) -> Split:
     """Return a bundle's pages as one document."""
     first, *_ = numbers = tuple(number + 1 for number in pages)
     cut = Cut(page=first, probability=1, signs=(CutSign.FIRST,))

@@ -48,7 +48,7 @@ def _are_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
             ip_network(network)
     except ValueError:
         raise ValueError(
-            "names what is no network: write `10.1.0.0/16`, or `10.1.2.3/32` for one address."
+            "names something that is no network: write `10.1.0.0/16`, or `10.1.2.3/32` for one address."
         ) from None
     return networks
 

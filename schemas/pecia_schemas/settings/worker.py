@@ -207,8 +207,8 @@ class DocumentSettings(ConnectionSettings):
     render_dpi: int = Field(default=150, ge=36, le=600)
     """Resolution at which PDF pages are rendered, in dots per inch."""
     prepare: tuple[Preparation, ...] = tuple(Preparation)
-    """Steps by which decoded pages are prepared, as JSON; what is left out is switched off. `[]`: pages are read as
-    they are. A task can choose others."""
+    """Steps by which decoded pages are prepared, as JSON; steps that are left out are switched off. `[]`: pages are
+    read as they are. A task can choose others."""
     decode_processes: int = Field(default=0, ge=0)
     """Processes that decode and render. 0: one for each core, at most four."""
     decode_timeout: Duration = Field(default=timedelta(seconds=60), gt=timedelta())
@@ -226,7 +226,7 @@ class DocumentSettings(ConnectionSettings):
             segments = bucket.removesuffix("/").split("/")
             if ":" in segments[0] or any(segment in ("", ".", "..") for segment in segments):
                 raise ValueError(
-                    "names what is no bucket: write `scans`, or `archive/outbox/` for a part of one, without `s3://`."
+                    "names something that is no bucket: write `scans`, or `archive/outbox/` for a part of one, without `s3://`."
                 )
         return buckets
 
@@ -410,7 +410,7 @@ class WorkerSettings(
     """What Celery's remote control, and so every publisher in Redis, may do to a worker: `look`, or also `revoke`
     parts. `pecia cancel` needs neither."""
     metrics_port: int = Field(default=0, ge=0, le=65535)
-    """Where each process serves `/metrics`, `/healthz` and `/readyz`; one that finds it taken has one of the next 15.
+    """Where each process serves `/metrics`, `/healthz` and `/readyz`; if it is taken, at one of the next 15.
     0: not at all."""
     metrics_address: str = "127.0.0.1"
     """The address it listens on. They show counts and no ids, and ask for no password."""

@@ -17,8 +17,7 @@ from pecia_schemas.messages import IN_POSTGRES, TURN, publish, reserve_of, stand
 from pecia_schemas.states import new_id
 from pecia_workers.queue.bus import Bus
 from pecia_workers.queue.lists import count_waiting, held_parts
-from pecia_workers.upkeep.loop import Reconciler, Stores, relay
-from pecia_workers.upkeep.relay import relay_due
+from pecia_workers.upkeep.loop import Reconciler, Stores, relay, relay_due
 from tests.shared.fixture_types import Make, Picture
 from tests.shared.queueing import messages
 from tests.shared.relaying import RelayingBus

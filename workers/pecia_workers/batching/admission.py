@@ -56,12 +56,12 @@ Growth = tuple[int, int]
 """Of one request: tokens that it will still write, and what it holds, with what its blocks leave empty."""
 
 
-def peak(growths: Iterable[Growth], whole: float = 1.0) -> float:
-    """Return the most that requests, in the order of what they will write, hold at a time; a token takes `whole`."""
+def peak(growths: Iterable[Growth], full: float = 1.0) -> float:
+    """Return the most that requests, in the order of what they will write, hold at a time; a token takes `full`."""
     held, most = 0, 0.0
     for number, (left, holds) in enumerate(reversed(list(growths)), start=1):
         held += holds
-        most = max(most, held + number * left * whole)
+        most = max(most, held + number * left * full)
     return most
 
 
@@ -82,7 +82,7 @@ class Admission:
                 self._growths = sorted(_growths(self._items.values(), self._capacity))
             (growth,) = _growths([item], self._capacity)
             insort(self._growths, growth)
-            if self._items and peak(self._growths, self._capacity.layers.whole) > self._capacity.tokens:
+            if self._items and peak(self._growths, self._capacity.layers.full) > self._capacity.tokens:
                 self._growths.remove(growth)
                 return False
         self._items[item.id] = item
@@ -111,7 +111,7 @@ class UnreadPrompts:
         return step is None or _unread(item, running, capacity) < _STEPS_UNREAD * step
 
     def yield_to(self, running: Mapping[str, Item], item: Item, capacity: Capacity, now: float) -> bool:
-        """Return whether a request is held for an urgent one that runs, at `now`, in seconds."""
+        """Return whether a request is held for an urgent running one, at `now`, in seconds."""
         if item.rank <= _URGENT or capacity.step_tokens is None or self._share >= 1:
             return False
         if all(other.rank > _URGENT for other in running.values()):
@@ -137,7 +137,7 @@ def _unread(item: Item, running: Mapping[str, Item], capacity: Capacity) -> int:
 
 
 def _growths(items: Iterable[Item], capacity: Capacity) -> list[Growth]:
-    """Return how each request grows; in a loop without further calls, for it runs whenever one of hundreds ends."""
+    """Return how each request grows. Without calls in the loop: it runs whenever one of hundreds of requests ends."""
     growths = []
     written, block, layers = capacity.written, capacity.block, capacity.layers
     half = (block - 1) // 2

@@ -228,7 +228,7 @@ class Meter:
         return _Metered(generator, self._readings)
 
     def spent(self, part: UUID, queued_s: float) -> Spent | None:
-        """Return what this attempt, which waited for so long, has taken so far; None if no engine was asked.
+        """Return the tokens and seconds of this attempt, which waited for so long; None if no engine was asked.
 
         A request that failed counts with its seconds: what it wrote until then is unknown.
         """

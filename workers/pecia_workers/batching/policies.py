@@ -75,7 +75,7 @@ class Waiting:
         self.remove(item.id)
 
     def was_overtaken(self, item: Item) -> bool:
-        """Return whether so many have started before a request that it is next."""
+        """Return whether so many others have started before a request that its turn has come."""
         return self._overtaken[item.id] >= MOST_OVERTAKEN
 
     def in_order(self) -> list[Item]:

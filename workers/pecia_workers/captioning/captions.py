@@ -222,8 +222,8 @@ class SummarizeVideo:
             _Note(start=half[0].start, end=half[-1].end, text=written.text)
             for half, written in zip(parted, halves, strict=True)
         ]
-        whole = await self._write(request, summaries)
-        return replace(whole, usage=sum((half.usage for half in halves), whole.usage))
+        summary = await self._write(request, summaries)
+        return replace(summary, usage=sum((half.usage for half in halves), summary.usage))
 
 
 def _about(request: EngineRequest, notes: Sequence[_Note]) -> EngineRequest:

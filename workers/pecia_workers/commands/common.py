@@ -38,14 +38,12 @@ FAILED, USAGE, UNAVAILABLE = 1, 2, 4
 Name = TypeVar("Name", bound=StrEnum)
 
 MixOption = Annotated[str, typer.Option(help="Document types by weight: prescription=2,chart=1.")]
-Quality = Annotated[
-    bool, typer.Option("--quality", help="The model that reads best, not the one that reads most.")
-]
+Quality = Annotated[bool, typer.Option("--quality", help="The model that reads best, not the fastest.")]
 ModelName = Annotated[str, typer.Option(help="Plan with this one: a directory, or a name on the Hub.")]
 Gpu = Annotated[
     str,
     typer.Option(
-        help="t4, l4, a10, a100, a100-80, l40s, h100, h200, b200, or a file of `engine tune`. Default: what is here."
+        help="t4, l4, a10, a100, a100-80, l40s, h100, h200, b200, or a file of `engine tune`. Default: the GPU here."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]

@@ -25,7 +25,7 @@ from pecia_schemas.installing import install_command
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
-from pecia_schemas.tables import REVISION
+from pecia_schemas.storable import REVISION
 from pecia_workers.commands.common import FAILED, UNAVAILABLE, machine_named, refused, settings_of_fleet
 from pecia_workers.engines.plan import plan_engine
 from pecia_workers.engines.reader_cards import card_of

@@ -90,7 +90,7 @@ def plan(
     gpu: Annotated[
         str,
         typer.Option(
-            help="t4, l4, a10, a100, a100-80, l40s, h100, h200, b200, gpu-16 to gpu-80, cpu. Default: what is here."
+            help="t4, l4, a10, a100, a100-80, l40s, h100, h200, b200, gpu-16 to gpu-80, cpu. Default: the GPU here."
         ),
     ] = "",
     quality: common.Quality = False,
@@ -121,7 +121,7 @@ def plan(
 
 @engine.command()
 def check(*, as_json: common.AsJson = False) -> None:
-    """Start the engine that the settings name, and compare what it reads of one built-in page with what was drawn.
+    """Start the engine that the settings name, and compare its reading of one built-in page with the drawn text.
 
     Exit 1 if less than 95 % of its characters were read, or the count of its tokens was wrong; 4 if the engine does
     not start.

@@ -1,6 +1,6 @@
 """`pecia keys`: make a key, see which key wraps what, and wrap everything under the current one.
 
-Rotation goes a few thousand rows at a time. It can be broken off at any moment and begun again: what is under the
+Rotation goes a few thousand rows at a time. It can be broken off at any moment and begun again: keys under the
 current key already is passed over.
 """
 

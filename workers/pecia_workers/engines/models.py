@@ -182,7 +182,7 @@ def layers_of(groups: Sequence[Mapping[str, Any]], block: int, share: float, in_
     """
     if len(groups) <= 1 and not any(group["sliding_window"] for group in groups):
         return WHOLE
-    whole, windows = 0.0, []
+    full, windows = 0.0, []
     for group in groups:
         size, window = group["block_size"], group["sliding_window"]
         if group["kind"] == _STATE:
@@ -190,8 +190,8 @@ def layers_of(groups: Sequence[Mapping[str, Any]], block: int, share: float, in_
         elif group["kind"] in _WINDOWED and window:
             windows.append(((math.ceil(window / size) + 1) * size, share * block / size))
         else:
-            whole += share * block / size
-    return Layers(whole=whole, windows=tuple(windows), in_flight=in_flight)
+            full += share * block / size
+    return Layers(full=full, windows=tuple(windows), in_flight=in_flight)
 
 
 def layers_planned(shape: KvShape, in_flight: int = 0) -> Layers:
@@ -200,12 +200,12 @@ def layers_planned(shape: KvShape, in_flight: int = 0) -> Layers:
     vLLM forms groups of as many layers of one kind; the last may be padded. Source:
     `_get_kv_cache_groups_uniform_page_size` in its `v1/core/kv_cache_utils.py`.
     """
-    whole = shape.layers - shape.windowed
-    least, most = sorted((whole or shape.windowed, shape.windowed or whole))
+    full = shape.layers - shape.windowed
+    least, most = sorted((full or shape.windowed, shape.windowed or full))
     size = most if most < _NEARLY_EQUAL * least else least
     group = {"kind": "full_attention", "block_size": BLOCK, "sliding_window": None}
     windowed = {**group, "kind": _WINDOWED[0], "sliding_window": shape.window}
-    groups = [group] * math.ceil(whole / size) + [windowed] * math.ceil(shape.windowed / size)
+    groups = [group] * math.ceil(full / size) + [windowed] * math.ceil(shape.windowed / size)
     return layers_of(groups, BLOCK, size / shape.layers, in_flight)
 
 

@@ -140,8 +140,8 @@ async def fitted_by_count(
     words = await count(replace(request, images=(), clip=None))
 
     async def sizes(tried: EngineRequest) -> Sizes | None:
-        whole = await count(tried)
-        return None if words is None or whole is None else (words, whole - words, 0)
+        total = await count(tried)
+        return None if words is None or total is None else (words, total - words, 0)
 
     return await fitted(request, limits, sizes)
 

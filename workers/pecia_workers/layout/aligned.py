@@ -73,9 +73,9 @@ def aligned_grids(
         is_apart = _is_apart(pieces, row, height)
         if run:
             end = following if _is_apart(pieces, following, height) else []
-            whole = around(pieces[one].box for other in (*run, end) for one in other)
-            first, width = pieces[row[0]].box, 0.65 * (whole.right - whole.left)
-            is_short = len(row) == 1 and first.right - first.left < width and first.left < whole.right
+            run_box = around(pieces[one].box for other in (*run, end) for one in other)
+            first, width = pieces[row[0]].box, 0.65 * (run_box.right - run_box.left)
+            is_short = len(row) == 1 and first.right - first.left < width and first.left < run_box.right
             if not (_is_near(pieces, run[-1], row, height) and (is_apart or is_short)):
                 runs += _ended(pieces, run, height)
                 run = []

@@ -1,17 +1,23 @@
 """Which of two readings that look alike a word is, and how likely it is wrong: grammar, scores and pixels together.
 
+Values are numbers, doses, dates, times, ranges and codes. Their shapes are those of ISO 8601 and of dates as they are
+written, of UCUM's units, ICD-10, ATC, LOINC and OPS. `benchmarks/calibrate.py` fits and writes the logistic models.
+
 Needs OpenCV (pecia[cpu]).
 """
 
 import math
+import re
+import tomllib
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib.resources import files
 from typing import Final, NamedTuple
 
-from pecia_workers.layout.calibration import calibration, log_odds
 from pecia_workers.layout.characters import Character, sureness_of, text_of_characters
 from pecia_workers.layout.glyph_shapes import LOW, Glyph, digit_height, looks_like
-from pecia_workers.layout.values import TOLD_BY_INK, are_alike, bare, is_raised, others_alike, shape_strength
+from pecia_workers.layout.lines import is_unit
 
 _LEAST_SCORE: Final = 1e-3
 """Of a rival that the recogniser does not name."""
@@ -31,7 +37,7 @@ _UNLIKELY: Final = 1e-3
 
 
 class Other(NamedTuple):
-    """A word with another sign at one place."""
+    """A word as it reads with another sign at one place."""
 
     place: int
     sign: str
@@ -133,7 +139,7 @@ def sureness_of_either(sign: Character) -> float:
 
 
 def sureness_apart(word: Sequence[Character]) -> float:
-    """Return the confidence of a word apart from signs that look alike, of which the ink and the shape tell more."""
+    """Return the confidence of a word without signs that look alike: ink and shape tell more of those."""
     signs, alike = list(word), set(places_alike(word))
     for place, sign in enumerate(word):
         if (place, sign.rival) in alike:
@@ -202,3 +208,157 @@ def evidence_of_other(
         evidence["pixels"] = float((look == sign) - (look == read.text))
         evidence["size" if is_low else "ring" if "0" in (read.text, sign) else "stem"] = evidence["pixels"]
     return evidence
+
+
+_NUMBER: Final = r"(?:[1-9]\d{0,2}(?:[,.'’]\d{3})+|0|[1-9]\d*)(?:[.,]\d+)?"  # noqa: RUF001  Swiss thousands
+_DAY, _MONTH, _YEAR = r"(?:0?[1-9]|[12]\d|3[01])", r"(?:0?[1-9]|1[0-2])", r"(?:1[89]|20)\d\d"
+_MONTH_NAME: Final = r"(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}"
+_TIME: Final = r"(?:[01]?\d|2[0-4])[:.][0-5]\d(?:[:.][0-5]\d)?(?:[aApP][mM]|h)?"
+_EXPONENT: Final = r"[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"
+_NAMES: Final = (
+    r"H[Bb]A1c|(?:[A-Z][a-z]*-?)?(?:B1|B2|B3|B6|B12|D2|D3|K1|K2|Q10)|[fF]?T[34]|C[34]|CD\d{1,3}\+?|CA\d{2,3}"
+    r"|[tpsPS]?C?O2|[pS][paevtc]?C?O2|CO2|H2O|N2O|Ig[GA][1-4]|H\d{1,2}N\d{1,2}|[pcy]?T(?:\d[a-d]?|is)N\d[a-c]?M[01]"
+    r"|[pcG][TNM]?\d[a-d]?|FEV1|P450|S100|[kdcmµ]?m[²³]|ft[²³]|in[²³]|[CTLS]\d{1,2}[/-][CTLS]?\d{1,2}|COVID-19|NT-proBNP1"
+)
+_SHAPES: Final = tuple(
+    re.compile(shape)
+    for shape in (
+        rf"[+\-±<>≤≥~≈№$€£¥]*{_NUMBER}(?:{_EXPONENT})?[%‰°]?",
+        rf"{_NUMBER}(?:[-–/:xX×*]{_NUMBER}){{1,3}}%?",  # noqa: RUF001  a range, a ratio, a schedule
+        rf"{_DAY}[./-]{_MONTH}[./-](?:{_YEAR}|\d\d)?",
+        rf"{_MONTH}[./-]{_DAY}[./-](?:{_YEAR}|\d\d)",
+        rf"{_YEAR}[-/.](?:0[1-9]|1[0-2])(?:[-/.](?:0[1-9]|[12]\d|3[01]))?(?:[T ]{_TIME}Z?)?",
+        rf"{_DAY}(?:st|nd|rd|th)?[-./]?{_MONTH_NAME}[-./,]?(?:{_YEAR}|'?\d\d)?",
+        _TIME,
+        r"[A-TV-Z]\d[\dAB](?:\.[\dA-Z]{1,4})?",
+        r"[A-DGHJ-NPRSV](?:0[1-9]|1[0-6]|20|5[1-4])[A-Z]{2}\d\d",
+        r"\d-\d{2,3}\.[\da-z]{1,2}",
+        r"\d+(?:st|nd|rd|th)",
+        r"[qQ]\d{1,2}[hH]",
+        rf"10{_EXPONENT}",
+    )
+)
+_NAME: Final = re.compile(_NAMES)
+_POSSIBLE: Final = tuple(
+    re.compile(shape)
+    for shape in (
+        r"[A-Z]{1,3}-?\d{1,12}",  # a room, a lot, an article, an insurance
+        r"\d{1,3}[A-Fa-f]",
+        r"[+(]?\d[\d\-/:)]*\d",  # a telephone, an account: zeros may come first
+        r"(?:m|cm|mm|km|ft|in)[23]",
+    )
+)
+_WITH_UNIT: Final = re.compile(
+    rf"((?:{_NUMBER}(?:[-–/]{_NUMBER})?|10{_EXPONENT})(?:{_EXPONENT})?)(/?)([^\W\d_µμ°].*|[%‰°µμ].*)"  # noqa: RUF001
+)
+_AROUND: Final = ".,;:!?()[]{}\"'“”‘’*_|"  # noqa: RUF001  all of them
+_GROUPS: Final = ("1Il|", "0Oo", "5Ss$", "8B", "2Zz", "9gq", "6Gb", "Cc", "Uu", "Vv", "Ww", "Xx")
+"""Signs that are taken for each other."""
+_ALIKE: Final = {sign: group.replace(sign, "") for group in _GROUPS for sign in group}
+_RAISED: Final = dict(zip("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹", strict=True))
+TOLD_BY_INK: Final = ({"0", "O"}, {"1", "I"})
+"""Signs whose shapes tell them apart in nearly every face."""
+_MOST_SIGNS: Final = 12
+
+
+def bare(word: str) -> str:
+    """Return a word without the punctuation around it."""
+    return word.strip(_AROUND)
+
+
+@lru_cache(maxsize=8192)
+def shape_strength(word: str) -> int:
+    """Return how well a word's shape is known.
+
+    3: it is a name or a unit that is known; 2: its shape is that of a value, with its unit or without;
+    1: it may be a value; 0: it is none.
+    """
+    text = bare(word)
+    if is_unit(text) or _NAME.fullmatch(text):
+        return 3
+    if any(shape.fullmatch(text) for shape in _SHAPES):
+        return 2
+    parts = _WITH_UNIT.fullmatch(text)
+    if parts and is_unit(parts[3]):
+        return 2
+    return int(any(shape.fullmatch(text) for shape in _POSSIBLE))
+
+
+def are_alike(sign: str, other: str) -> bool:
+    """Return whether two signs are taken for each other."""
+    return other in _ALIKE.get(sign, "")
+
+
+def is_raised(sign: str, other: str) -> bool:
+    """Return whether the other sign is the same digit, raised."""
+    return _RAISED.get(sign) == other
+
+
+@lru_cache(maxsize=8192)
+def others_alike(word: str) -> tuple[tuple[int, str], ...]:
+    """Return which signs of a word may be others: place and sign, where the word keeps a known shape.
+
+    Of a number it is the first, for codes begin with a letter; of a sign alone it is none.
+    """
+    return tuple(_others_alike(word))
+
+
+def _others_alike(word: str) -> Iterator[tuple[int, str]]:
+    text = bare(word)
+    start, known = word.find(text), shape_strength(word)
+    is_number = known > 0 and not any(map(str.isalpha, text))
+    places = range(start, start + (int(len(text) > 1) if is_number else min(len(text), _MOST_SIGNS)))
+    for place in places:
+        for sign in _ALIKE.get(word[place], ""):
+            changed = f"{word[:place]}{sign}{word[place + 1 :]}"
+            least = 1 if {word[place], sign} in TOLD_BY_INK else max(1, known)
+            if shape_strength(changed) >= least:
+                yield place, sign
+
+
+_MOST: Final = 30.0
+"""Of a sum of evidence: beyond it the probability is 0 or 1 to thirteen places."""
+MODELS: Final = ("other", "wrong", "again", "other_again")
+
+
+@dataclass(frozen=True, slots=True)
+class Logistic:
+    """A logistic model: the probability is that of a sum of weighted evidence, as log-odds."""
+
+    weights: Mapping[str, float]
+
+    def probability(self, evidence: Mapping[str, float]) -> float:
+        """Return the probability; of evidence without a weight nothing is known, and it counts for nothing."""
+        total = self.weights.get("constant", 0.0)
+        total += sum(self.weights.get(name, 0.0) * value for name, value in evidence.items())
+        return 1 / (1 + math.exp(-min(max(total, -_MOST), _MOST)))
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was measured."""
+
+    other: Logistic
+    """Probability that a word was misread as another that looks alike."""
+    wrong: Logistic
+    """That a word is wrong, signs that look alike apart."""
+    again: Logistic
+    """The same of a word that was looked at again, alone."""
+    other_again: Logistic
+    """That such a word is the other one."""
+    doubtful: float
+    """The probability of being wrong from which a word is looked at again, and then a doubt."""
+
+
+@cache
+def calibration() -> Calibration:
+    """Return the calibration measured for the CPU engine."""
+    known = tomllib.loads(files("pecia_workers.layout").joinpath("calibration.toml").read_text("utf-8"))
+    other, wrong, again, other_again = (Logistic(known[name]) for name in MODELS)
+    return Calibration(other, wrong, again, other_again, known["doubtful"])
+
+
+def log_odds(probability: float, least: float = 1e-4) -> float:
+    """Return the logarithm of the odds, bounded where a recogniser's confidence means nothing any more."""
+    bounded = min(max(probability, least), 1 - least)
+    return math.log(bounded / (1 - bounded))

@@ -149,8 +149,8 @@ def place_of(sign: Raised, line: Sequence[Character]) -> slice | None:
     start = max((place + 1 for place, one in enumerate(line) if 0 <= one.middle < low), default=0)
     before = "".join(one.text for one in line[:start])
     texts = [line[place].text for place in there]
-    whole = (one in _HAVE_HIGH_PARTS or (one.isalpha() and one not in _READ_AS) for one in texts)
-    if not _MAY_BE_FOLLOWED.search(before) or any(whole):
+    are_high = (one in _HAVE_HIGH_PARTS or (one.isalpha() and one not in _READ_AS) for one in texts)
+    if not _MAY_BE_FOLLOWED.search(before) or any(are_high):
         return None
     return slice(start, start + sum(one in _READ_AS for one in texts))
 

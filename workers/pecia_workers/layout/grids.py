@@ -287,9 +287,9 @@ class Draft:
             box = box_of(self.xs[left], self.ys[top], self.xs[right], self.ys[bottom])
             high, wide = bottom - top, right - left
             cells.append(Cell(row=top, column=left, row_span=high, column_span=wide, text=text, box=box))
-        whole = box_of(self.xs[0], self.ys[0], self.xs[-1], self.ys[-1])
+        outline = box_of(self.xs[0], self.ys[0], self.xs[-1], self.ys[-1])
         return Grid(
-            box=around([whole, *(line.box for line in lines)]),
+            box=around([outline, *(line.box for line in lines)]),
             table=Table(rows=len(self.ys) - 1, columns=len(self.xs) - 1, cells=tuple(cells)),
             lines=tuple(lines),
             members=frozenset(self.members),

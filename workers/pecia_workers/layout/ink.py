@@ -233,10 +233,10 @@ def strong_contrast(difference: NDArray[np.uint8], clear: float) -> float:
 def _quantile(values: NDArray[np.uint8], share: float) -> float:
     """Return the value below which this share lies, interpolated between integers: noise may be less than one level."""
     counts = np.bincount(values.reshape(-1), minlength=256).cumsum()
-    whole = int(np.searchsorted(counts, share * values.size))
-    below = int(counts[whole - 1]) if whole else 0
-    part = (share * values.size - below) / max(1, int(counts[whole]) - below)
-    return max(0.0, whole - 0.5) + part * (1.0 if whole else 0.5)
+    level = int(np.searchsorted(counts, share * values.size))
+    below = int(counts[level - 1]) if level else 0
+    part = (share * values.size - below) / max(1, int(counts[level]) - below)
+    return max(0.0, level - 0.5) + part * (1.0 if level else 0.5)
 
 
 def _long_runs(ink: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -176,20 +176,20 @@ def _squares(ink: Mask, height: float) -> Iterator[Box]:
         if not rows.size or not columns.size:
             continue
         high, wide = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-        whole, tall = part[high, wide], part[:, wide]
+        frame, tall = part[high, wide], part[:, wide]
         upright = np.hstack([tall[:, :_CORNER], tall[:, -_CORNER:]]).sum(axis=1) > 0
         beyond = int(upright.sum() - upright[high].sum())
-        least = min(whole.shape)
+        least = min(frame.shape)
         edge = max(2, round(0.15 * least))
-        sides = (whole[:edge].any(0), whole[-edge:].any(0), whole[:, :edge].any(1), whole[:, -edge:].any(1))
+        sides = (frame[:edge].any(0), frame[-edge:].any(0), frame[:, :edge].any(1), frame[:, -edge:].any(1))
         ends = (np.s_[:_CORNER], np.s_[-_CORNER:])
-        corners = (whole[y, x] for y in ends for x in ends)
+        corners = (frame[y, x] for y in ends for x in ends)
         if (
-            max(whole.shape) <= _MAX_ASPECT * least
+            max(frame.shape) <= _MAX_ASPECT * least
             and least >= _MIN_PIXELS
             and all(side.mean() > _MIN_SIDE_INK for side in sides)
             and all(corner.mean() > _MIN_CORNER_INK for corner in corners)
-            and beyond <= _MAX_STEM * len(whole)
+            and beyond <= _MAX_STEM * len(frame)
         ):
             left, top = place.left, place.top
             yield box_of(left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)

@@ -79,13 +79,13 @@ class Cues:
         return cls(*(np.zeros(count, dtype=np.bool_) for _ in range(4)))
 
 
-def reading_order(boxes: Boxes, whole: Flags | None = None, cues: Cues | None = None) -> list[Stretch]:
+def reading_order(boxes: Boxes, apart: Flags | None = None, cues: Cues | None = None) -> list[Stretch]:
     """Return every box once, in the order of reading.
 
-    `whole`: boxes that are a thing of their own, such as a table, and stand in no row with others.
+    `apart`: boxes that are a thing of their own, such as a table, and stand in no row with others.
     """
     none = Cues.none(len(boxes))
-    page = _Page(boxes, none.address if whole is None else whole, none if cues is None else cues)
+    page = _Page(boxes, none.address if apart is None else apart, none if cues is None else cues)
     return page.ordered(np.arange(len(boxes)))
 
 
@@ -102,11 +102,11 @@ class _Band:
 class _Page:
     """Boxes of a page. Positions in it are given as arrays; lengths are in heights of a line."""
 
-    def __init__(self, boxes: Boxes, whole: Flags, cues: Cues) -> None:
+    def __init__(self, boxes: Boxes, apart: Flags, cues: Cues) -> None:
         self.left, self.top, self.right, self.bottom = boxes.T
         self.width, self.height = self.right - self.left, self.bottom - self.top
         self.middle, self.centre = (self.top + self.bottom) / 2, (self.left + self.right) / 2
-        self.whole, self.cues = whole, cues
+        self.apart, self.cues = apart, cues
         self.length = self.width * np.where(cues.dense, _DENSE, 1.0)
         self._plain = np.stack([self.left, self.right, self.middle, self.height], axis=1).tolist()
         self._known_rows: dict[bytes, Stretch] = {}
@@ -281,8 +281,10 @@ class _Page:
         parts = self.sections(band.boxes, height)
         sides = [self.sides(part, gutter) for part in parts]
         tables = [self.is_table(part, gutter, height) for part in parts]
-        whole = zip(sides, tables, strict=True)
-        columns = [pair for pair, is_table in whole if pair[0].size and pair[1].size and not is_table]
+        sides_with_tables = zip(sides, tables, strict=True)
+        columns = [
+            pair for pair, is_table in sides_with_tables if pair[0].size and pair[1].size and not is_table
+        ]
         if not columns:
             return [band]
         ends = max(self.right[left].max() for left, _ in columns) + 2 * height
@@ -301,7 +303,7 @@ class _Page:
 
     def line_height(self, some: Some) -> float:
         """Return the usual height of a line of these."""
-        text = some[~self.whole[some]]
+        text = some[~self.apart[some]]
         return max(1.0, float(np.median(self.height[text if text.size else some])))
 
     def sides(self, some: Some, gutter: float) -> tuple[Some, Some]:
@@ -319,7 +321,7 @@ class _Page:
         between_rows = gaps[gaps > 0]
         if between_rows.size >= _MIN_LINES:
             space = max(space, min(2 * space, 1.5 * float(np.median(between_rows))))
-        larger = np.where(self.whole[by_top], 0, self.height[by_top] - self.line_height(some)).clip(0)
+        larger = np.where(self.apart[by_top], 0, self.height[by_top] - self.line_height(some)).clip(0)
         return np.split(by_top, np.flatnonzero(gaps > space + larger[:-1] / 2) + 1)
 
     def are_columns(self, left: Some, right: Some, height: float) -> bool:
@@ -388,7 +390,7 @@ class _Page:
 
     def is_prose(self, some: Some, height: float, length: float = _MIN_LENGTH) -> bool:
         """Return whether long pieces fill the column, or end where their neighbours end."""
-        rows = self.rows(some[~self.whole[some]])
+        rows = self.rows(some[~self.apart[some]])
         if len(rows) < _MIN_LINES:
             return False
         first, last = np.array([row[0] for row in rows]), np.array([row[-1] for row in rows])
@@ -432,7 +434,7 @@ class _Page:
 
     def _is_beside_table(self, some: Some, other: Some, height: float) -> bool:
         """Return whether the other side is a table, and this one begins no higher and stands mostly beside it."""
-        if not self.whole[other].all():
+        if not self.apart[other].all():
             return False
         top, bottom = self.top[some].min(), self.bottom[some].max()
         shared = min(bottom, self.bottom[other].max()) - max(top, self.top[other].min())
@@ -466,11 +468,11 @@ class _Page:
         for one in some[np.argsort(self.middle[some], kind="stable")].tolist():
             # Plain numbers: this runs more often than all else.
             left, right, middle, height = self._plain[one]
-            for row in [] if self.whole[one] else rows[:-5:-1]:
+            for row in [] if self.apart[one] else rows[:-5:-1]:
                 others = [self._plain[other] for other in row]
                 mean = sum(other[2] for other in others) / len(others)
                 if (
-                    not self.whole[row[0]]
+                    not self.apart[row[0]]
                     and abs(middle - mean) < 0.5 * min(height, *(other[3] for other in others))
                     and all(
                         min(right, other[1]) - max(left, other[0])

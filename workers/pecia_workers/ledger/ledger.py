@@ -100,8 +100,8 @@ _REQUEUE = moving(
     ends=False,
 )
 
-# A statement of its own: one that locks a newer version of the row than it sees would update the one it sees, and so
-# wait for the process that waits for it.
+# A statement of its own: if it locked a newer version of the row than it sees, it would update the version it sees, and
+# so wait for the process that waits for it.
 _LOCK_OWNER = text(
     "SELECT id FROM jobs WHERE id = (SELECT job_id FROM parts WHERE parts.id = :id) FOR NO KEY UPDATE"
 )
@@ -200,7 +200,7 @@ class Ledger:
         self._searches = Grouped(self._find_all)
 
     async def idle(self, *, limit_s: float) -> None:
-        """Return once no statement of a group is in flight, or after so long: before its connections are closed."""
+        """Return once no statement of a group is in flight, or after `limit_s`: before connections close."""
         with suppress(TimeoutError):  # Postgres is away
             async with asyncio.timeout(limit_s):
                 for groups in (self._claims, self._commits, self._withdrawals, self._searches):

@@ -92,7 +92,7 @@ _MARK = _set_unlocked(
 _EXPECTED = text(
     """
     SELECT count(*) AS parts, now() - :grace AS before,
-           EXISTS (SELECT FROM workers WHERE greatest(lost_at, stopped_at) > now() - interval '20 seconds') AS in_doubt
+           EXISTS (SELECT FROM workers WHERE greatest(lost_at, stopped_at) > now() - :lately) AS in_doubt
     FROM parts WHERE state = 'queued' AND published_at < now() - :grace
     """
 )
@@ -158,12 +158,12 @@ class Expected:
     before: datetime
     """By Postgres's clock."""
     in_doubt: bool
-    """Whether a worker ended lately."""
+    """Whether a worker ended so lately that it may have had parts which are in neither."""
 
 
-async def expected_in_redis(database: AsyncEngine, *, grace: timedelta) -> Expected:
-    """Return the parts that Redis should hold, published longer than `grace` ago."""
-    (row,) = await fetch(database, _EXPECTED, grace=grace)
+async def expected_in_redis(database: AsyncEngine, *, grace: timedelta, lately: timedelta) -> Expected:
+    """Return what Redis should hold, published longer than `grace` ago; in doubt if a worker ended `lately`."""
+    (row,) = await fetch(database, _EXPECTED, grace=grace, lately=lately)
     return Expected(parts=row.parts, before=row.before, in_doubt=row.in_doubt)
 
 

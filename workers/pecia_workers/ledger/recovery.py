@@ -113,7 +113,7 @@ async def requeue_orphaned(
 ) -> tuple[int, dict[UUID, JobState]]:
     """Queue the parts again; those on which `max_deaths` workers have died fail as poisoned.
 
-    A worker that stopped of its own will has not died, nor one that has registered again. Parts that were
+    A worker that stopped of its own will has not died, nor has a worker that registered again. Parts that were
     claimed meanwhile stay as they are. Returns how many did not, and the jobs of those that failed, with their state.
     """
     values = {

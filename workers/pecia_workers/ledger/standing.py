@@ -1,4 +1,4 @@
-"""How the fleet stands: what waits for how long, what is behind, who is on duty, and what no one on duty can do.
+"""How the fleet stands: waits, work that is late, workers on duty, and needs that none of them serves.
 
 For operators, metrics and the screen of `pecia up`; on a plain connection, for a command has no loop: an
 `AsyncConnection` has `run_sync`.

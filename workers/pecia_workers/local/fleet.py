@@ -271,7 +271,7 @@ class LocalFleet:
             )
 
     def _start_stores(self, stack: ExitStack) -> None:
-        """Start the servers that are not given, and complete the settings; one that dies is restarted in place."""
+        """Start the servers that are not given, and complete the settings; a server that dies is restarted in place."""
         given = self.settings
         payloads = given.payload_url or str(self.home.payloads)
         postgres, redis = given.database_url.get_secret_value(), given.redis_url.get_secret_value()

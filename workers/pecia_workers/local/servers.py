@@ -139,7 +139,7 @@ def start_postgres(
 ) -> EmbeddedPostgres:
     """Start a Postgres on `data`, which it makes if there is none, with our database in it; returns when it is ready.
 
-    A server started with the `socket_dir` of one that died takes its place: same URL. Without one, a directory is
+    A server started with the `socket_dir` of a dead one takes its place: same URL. Without one, a directory is
     made and goes with `stop`. Not durable: a commit survives kill -9, but not a power cut. As root, the server runs
     as the owner of its data, or as postgres or nobody. The calling thread must outlive the server.
     """
@@ -187,7 +187,7 @@ def start_redis(
 ) -> EmbeddedRedis:
     """Start a Redis on `data`; returns when it answers.
 
-    A server started with the `socket_dir` of one that died takes its place: same URL. Without one, a directory is
+    A server started with the `socket_dir` of a dead one takes its place: same URL. Without one, a directory is
     made and goes with `stop`. Not durable means no file at all. The calling thread must outlive the server.
     """
     data.mkdir(parents=True, exist_ok=True)

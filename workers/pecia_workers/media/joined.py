@@ -163,16 +163,16 @@ def files_of(file: BinaryIO, media: MediaType) -> list[Part]:
 def _headers(file: BinaryIO, media: MediaType) -> Iterator[int]:
     """Yield where a file begins, from one element of the first level to the next."""
     place, size, descriptor = 0, _size(file), file.fileno()
-    is_whole = False  # whether its track has been described
+    is_described = False  # whether its track has been described
     while place < size:
         head = os.pread(descriptor, 16, place)
         if media is MediaType.MP4:
             kind, length = head[4:8], int.from_bytes(head[:4], "big")
             if length == 1:
                 length = int.from_bytes(head[8:], "big")
-            if kind == b"ftyp" and (is_whole or not place):
+            if kind == b"ftyp" and (is_described or not place):
                 yield place
-            is_whole = kind == b"moov" or (is_whole and kind != b"ftyp")
+            is_described = kind == b"moov" or (is_described and kind != b"ftyp")
         elif media is MediaType.AVI:
             length = 8 + int.from_bytes(head[4:8], "little")
             length += length % 2

@@ -89,7 +89,7 @@ class PdfPages:
         """Damaged places of the page rendered last, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
-        """Return the size that each page asked for is rendered at, or less if it is small and its pictures are fine.
+        """Return the size at which each of the pages is rendered: less for small pages with fine pictures.
 
         A page whose own description is broken counts as A4 here, so that it fails alone when it is rendered.
         """

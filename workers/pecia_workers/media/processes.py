@@ -176,7 +176,7 @@ class BoundedProcesses:
         self._places.turns.most_slow = most
 
     async def load(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function in the template, where all processes will find what it leaves: in one that follows it too.
+        """Call a function in the template, where all processes find its effects; also in a template that replaces it.
 
         A second call must be harmless. Raises what the function does, `ProcessDiedError`.
         """

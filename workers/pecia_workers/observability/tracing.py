@@ -168,7 +168,7 @@ def admitted(seconds: float) -> None:
 
 
 async def generate_traced(engine: Generator, request: EngineRequest, tokens: int | None = None) -> Generation:
-    """Return the engine's answer, in a span; `tokens` is what was reserved for the request."""
+    """Return the engine's answer, in a span; `tokens` were reserved for the request."""
     if tracing.current().traceparent is None:
         return await engine.generate(request)
     about: Attributes = {

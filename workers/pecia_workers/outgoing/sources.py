@@ -44,7 +44,7 @@ _TRANSIENT = frozenset({408, 425, 429})
 """Of the statuses below 500: request timeout, too early, too many requests."""
 
 _REFUSALS = {
-    outgoing.Refusal.URL: "The URL, or one that it leads to, has no form that is fetched.",
+    outgoing.Refusal.URL: "The URL, or a redirect of it, has no form that is fetched.",
     outgoing.Refusal.SCHEME: "The URL leads to another that is neither http nor https.",
     outgoing.Refusal.USERINFO: "The URL leads to another with a user name or password in it.",
     outgoing.Refusal.PORT: "The URL, or one that it leads to, names a port that is not in PECIA_SOURCE_PORTS.",

@@ -197,7 +197,7 @@ def confine_calls(largest_file: int = LARGEST_FILE) -> bool:
 
 
 def missing_guards() -> tuple[Guard, ...]:
-    """Return what this machine's kernel does not confine by; tried in a process of its own."""
+    """Return the guards that this machine's kernel lacks; tried in a process of its own."""
     process = multiprocessing.get_context("spawn").Process(target=_try, daemon=True)
     process.start()
     process.join(_ANSWER_S)

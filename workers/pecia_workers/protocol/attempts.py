@@ -41,7 +41,7 @@ class RuntimeLostError(RuntimeError):
 
 
 class _Clock:
-    """One part's. Its tasks may wait side by side: then it goes on after the last of them."""
+    """Measures a part's working time; overlapping waits pause it until the last of them ends."""
 
     def __init__(self) -> None:
         self._began = monotonic()

@@ -93,7 +93,7 @@ class Capabilities:
 class Layers:
     """What the layers of a model keep of a request, in tokens of the engine's budget."""
 
-    whole: float = 1.0
+    full: float = 1.0
     """Of each token, as long as the request runs."""
     windows: tuple[tuple[int, float], ...] = ()
     """Of layers that keep no more than so many of the last tokens: how many, and what they take of each."""
@@ -104,7 +104,7 @@ class Layers:
         """Return what a request of so many tokens holds, and what its windows will once it has written `left` more."""
         beside = 0 if begun else self.in_flight
         kept = sum(share * min(tokens + left, window + beside) for window, share in self.windows)
-        return math.ceil(self.whole * tokens + kept)
+        return math.ceil(self.full * tokens + kept)
 
 
 WHOLE: Final = Layers()

@@ -76,7 +76,7 @@ class Gate(Protocol):
 class Keeper:
     """The parts that one process has taken from Redis. Claims and puts back on the thread of Celery's event loop.
 
-    It outlives connections and channels: what is in flight stays taken while Celery reconnects. Each claim has a
+    It outlives connections and channels: parts in flight stay taken while Celery reconnects. Each claim has a
     number, and one whose reply was lost is made again until it has come.
     """
 

@@ -155,7 +155,7 @@ def _box(place: Sequence[float], grid: Size, page: Size) -> Box | None:
     if len(place) != len(Box.model_fields):
         return None
     ends = zip(map(round, place), grid * 2, page * 2, strict=True)
-    sides = [min(max(0, round(value * whole / most)), whole) for value, most, whole in ends]
+    sides = [min(max(0, round(value * side / most)), side) for value, most, side in ends]
     (left, right), (top, bottom) = sorted(sides[::2]), sorted(sides[1::2])
     return box_of(left, top, right, bottom) if left < right and top < bottom else None
 
@@ -179,8 +179,8 @@ def _pieces(answer: AnswerFormat, text: str) -> Iterator[Piece]:
             for label, boxes, written in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
                 found = _numbers(boxes)
                 sides = [found[side::4] for side in range(4)]
-                whole = len(found) > 0 and len(found) % 4 == 0  # several boxes become the box around them
-                yield Piece(label, (*map(min, sides[:2]), *map(max, sides[2:])) if whole else (), written)
+                are_boxes = len(found) > 0 and len(found) % 4 == 0  # several boxes become the box around them
+                yield Piece(label, (*map(min, sides[:2]), *map(max, sides[2:])) if are_boxes else (), written)
         case AnswerFormat.MARKED:
             before, *rest = _MARK.split(text)
             yield Piece("", (), before)

@@ -111,12 +111,12 @@ class Look(Generic[R]):
     found: R | None = None
     """The earlier result, with its provenance; where it lies in its document and its timings are the earlier one's."""
 
-    def done(self, result: R, *, whole: bool = True) -> Done:
+    def done(self, result: R, *, complete: bool = True) -> Done:
         """Return the outcome of a part that was read, to be kept for later ones if it is good.
 
-        `whole`: it has all that the task asked for.
+        `complete`: it has all that the task asked for.
         """
-        good = whole and result.verdict is Verdict.OK
+        good = complete and result.verdict is Verdict.OK
         return Done(result, cache_key=self.key if good else None)
 
 

@@ -234,7 +234,7 @@ class Canaries:
             task.exception()  # else asyncio complains where its pages were cancelled
 
     def _distrust(self, outcome: str, reason: str) -> NoReturn:
-        """Trust nothing any more that the engine has read or reads."""
+        """Distrust all readings of the engine from here on."""
         metrics.CANARIES.labels(outcome).inc()
         log.error("canary_failed", outcome=outcome, canaries=next(self._numbers) - 1)
         self._fault = self._fault or reason

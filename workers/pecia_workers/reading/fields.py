@@ -38,7 +38,7 @@ class Fields:
     text: str | None
     """The best answer, if none followed the schema."""
     kept: Reading | None
-    """The answer that followed, or the cut one that `values` are of."""
+    """The answer that followed the schema, or the cut answer that holds `values`."""
     others: tuple[Reading, ...]
     cut: str | None = None
     """JSON pointer to the list or object in which the answer breaks off; None: it is complete."""
@@ -49,8 +49,8 @@ class Fields:
         kept, cut = best(readings), None
         text, values = kept.generation.text, parser(schema)(kept.generation.text)
         if values is None:
-            whole = [(one, _whole(one.generation.text, schema)) for one in readings if _is_cut(one)]
-            rescued = [(one, known) for one, known in whole if known]
+            completed = [(one, _completed(one.generation.text, schema)) for one in readings if _is_cut(one)]
+            rescued = [(one, known) for one, known in completed if known]
             if not rescued:
                 return cls(values=None, text=text, kept=None, others=tuple(readings))
             kept, (values, cut) = max(rescued, key=lambda pair: len(json.dumps(pair[1][0])))
@@ -111,7 +111,7 @@ def _finite(digits: str) -> float:
     return number
 
 
-def _whole(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
+def _completed(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
     """Return the complete values of a cut answer, and where it breaks off; None if there are none.
 
     They follow the schema, but for what the lists and objects that were open still lack.
@@ -192,7 +192,7 @@ def rows_of_lists(schema: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
 
 
 def _properties(
-    schema: Mapping[str, Any], whole: Mapping[str, Any], path: str = "", within: frozenset[str] = frozenset()
+    schema: Mapping[str, Any], root: Mapping[str, Any], path: str = "", within: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield a schema and those of its properties by JSON pointer, each choice of `anyOf` and what `$ref` names too."""
     yield path, schema
@@ -200,11 +200,11 @@ def _properties(
         if choice is not schema:
             yield path, choice
         name = choice.get("$ref", "").removeprefix(_DEFINED)
-        if name and name not in within and name in whole.get("$defs", {}):
-            yield from _properties(whole["$defs"][name], whole, path, within | {name})
+        if name and name not in within and name in root.get("$defs", {}):
+            yield from _properties(root["$defs"][name], root, path, within | {name})
         for inner, described in choice.get("properties", {}).items():
             if isinstance(described, Mapping):
-                yield from _properties(described, whole, pointer(path, inner), within)
+                yield from _properties(described, root, pointer(path, inner), within)
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,9 +66,9 @@ def blocks_of(written: str) -> tuple[Block, ...]:
             blocks += table_block([list(_html_cells(row)) for row in rows])
     except (RecursionError, BrokenTableError):
         blocks = []
-    whole = _letters(unescape(_TAG.sub("", _BLOCK_TAG.sub("", text))))
+    letters = _letters(unescape(_TAG.sub("", _BLOCK_TAG.sub("", text))))
     kept = _letters("".join(block.text for block in blocks))
-    return tuple(blocks) if kept == whole else plain_blocks(text.strip())
+    return tuple(blocks) if kept == letters else plain_blocks(text.strip())
 
 
 def _letters(text: str) -> str:

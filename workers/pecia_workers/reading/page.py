@@ -188,7 +188,7 @@ class ReadPage:
                 )
             page = await witnessed.compared(page, words_below(best(readings).generation.tokens, _SURE))
         page = _with_barcodes(page, image)
-        return look.done(page, whole=task.fields is None or page.fields is not None)
+        return look.done(page, complete=task.fields is None or page.fields is not None)
 
     async def _page(self, part: ClaimedPart, task: ReadPages[Any]) -> PageImage:
         card = self._card

@@ -72,7 +72,7 @@ class Result:
 
 def simulated_seed(name: PolicyName, *, ahead: int | None = None, number: int = _SEED) -> Result:
     """Return what a policy makes of the source's comparison, where all of a batch leave with its longest."""
-    machine = SlotMachine(SLOTS, TOKEN_S, whole_batches=name in BATCHED)
+    machine = SlotMachine(SLOTS, TOKEN_S, leave_together=name in BATCHED)
     return _result(name, SEED_LIMITS, machine, seed_requests(number), ahead)
 
 

@@ -41,11 +41,11 @@ class _Working:
 class SlotMachine:
     """Slots that each compute one request at a time, at a speed that depends on nothing else."""
 
-    def __init__(self, slots: int, token_s: float, *, whole_batches: bool) -> None:
-        """Take `token_s` seconds for each token written; `whole_batches`: who starts together leaves together."""
+    def __init__(self, slots: int, token_s: float, *, leave_together: bool) -> None:
+        """Take `token_s` seconds for each token written; `leave_together`: who starts together leaves together."""
         self._slots = slots
         self._token_s = token_s
-        self._whole_batches = whole_batches
+        self._leave_together = leave_together
         self._working: list[_Working] = []
 
     @property
@@ -55,7 +55,7 @@ class SlotMachine:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is in it."""
+        """Whether it works on a request."""
         return bool(self._working)
 
     def load(self) -> Load:
@@ -67,7 +67,7 @@ class SlotMachine:
         done = [now + request.output * self._token_s for request in requests]
         longest = max(done, default=now)
         self._working += [
-            _Working(request=request, entered=now, done=end, leaves=longest if self._whole_batches else end)
+            _Working(request=request, entered=now, done=end, leaves=longest if self._leave_together else end)
             for request, end in zip(requests, done, strict=True)
         ]
 
@@ -101,7 +101,7 @@ class IterationMachine:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is in it."""
+        """Whether it works on a request."""
         return bool(self._inside)
 
     def load(self) -> Load:

@@ -23,7 +23,7 @@ from pecia_workers.ledger.database import fetch
 from pecia_workers.ledger.publication import expected_in_redis, unpublish
 from pecia_workers.ledger.recovery import Judge, find_orphaned
 from pecia_workers.queue.lists import DEAD, EARLIER, EARLIER_PATTERN, held_parts, mend_turns
-from pecia_workers.upkeep.loop import GRACE, Stores, find_lost, relay
+from pecia_workers.upkeep.loop import GRACE, LATELY, Stores, find_lost, relay
 
 SECOND_LOOK: Final = timedelta(seconds=3)
 _MOST_ORPHANS: Final = 10_000
@@ -101,7 +101,7 @@ async def _look(scene: Scene, kinds: tuple[Difference, ...]) -> Found:
 
 
 async def _lost_messages(scene: Scene) -> set[Hashable]:
-    expected = await expected_in_redis(scene.stores.database, grace=GRACE)
+    expected = await expected_in_redis(scene.stores.database, grace=GRACE, lately=LATELY)
     return set(await find_lost(scene.stores, before=expected.before))
 
 
@@ -149,7 +149,7 @@ async def mend(scene: Scene, found: Found) -> None:
 
 async def _publish_lost(scene: Scene, parts: Items) -> None:
     await asyncio.to_thread(mend_turns, scene.stores.redis)
-    expected = await expected_in_redis(scene.stores.database, grace=GRACE)
+    expected = await expected_in_redis(scene.stores.database, grace=GRACE, lately=LATELY)
     await unpublish(scene.stores.database, parts, before=expected.before)
 
 

@@ -1,13 +1,14 @@
-"""The loop of upkeep, which goes on whatever is away, and its steps; and what workers do while no upkeep is on duty.
+"""The loop of upkeep, which goes on whatever is away, its steps, and what workers do while no upkeep is on duty.
 
 A step is short, changes nothing if there is nothing to do, and returns how much it did.
 """
 
 import asyncio
 import time
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -19,11 +20,12 @@ from redis.exceptions import RedisError
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pecia_schemas import tracing
 from pecia_schemas.connecting import is_transient, name_of
-from pecia_schemas.messages import CANCEL_CHANNEL
+from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage
 from pecia_schemas.running import ON_DUTY
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.states import JobState, Lane
+from pecia_schemas.states import JobState, Lane, Stage
 from pecia_schemas.threads import end
 from pecia_workers.ledger import publication, recovery, standing
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, fetch, open_database
@@ -32,9 +34,9 @@ from pecia_workers.ledger.workers import forget_gone
 from pecia_workers.observability import metrics
 from pecia_workers.observability.metrics import LIVENESS
 from pecia_workers.processes.service import serve
+from pecia_workers.protocol.parts import NO_FLOW
 from pecia_workers.queue import lists
 from pecia_workers.queue.bus import Bus
-from pecia_workers.upkeep.relay import relay_due
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +45,8 @@ Step = Callable[[], Awaitable[int]]
 _BATCH = 1_000
 GRACE = timedelta(seconds=5)
 """A part that was published this recently is on its way: publisher and claim are left alone with it."""
+LATELY = timedelta(seconds=20)
+"""A worker that ended this recently may have had parts that Redis has forgotten and Postgres does not know to run."""
 _LONGEST_WITHOUT_COMPARISON_S = 300.0
 _SECOND_LOOK_S = 1.0
 _SHARE_OF_COMPARING = 5
@@ -217,12 +221,12 @@ class Reconciler:
     async def __call__(self, stores: Stores) -> int:
         """Hand lost parts to the relay; return how many."""
         try:
-            # Redis first: what is committed between the two counts lowers only the second.
+            # Redis first: a commit between the two counts lowers only the second.
             held = (await asyncio.to_thread(lists.count_waiting, stores.redis)).total()
         except (RedisError, OSError):
             self._at_latest = 0.0
             raise
-        expected = await publication.expected_in_redis(stores.database, grace=GRACE)
+        expected = await publication.expected_in_redis(stores.database, grace=GRACE, lately=LATELY)
         began = time.monotonic()
         in_doubt = held < expected.parts or expected.in_doubt or self._missing
         if began < self._at_latest and (not in_doubt or began < self._not_before):
@@ -328,3 +332,40 @@ async def _for_ever(step: Callable[[], Awaitable[None]]) -> None:
             if error_name != known:
                 log.info("watch_failed", error=error_name)
         known = error_name
+
+
+def _trace_sent(messages: Sequence[PartMessage], began: int) -> None:
+    """Record in each job's trace that parts of it were published."""
+    ended = time.time_ns()
+    for traceparent, number in Counter(message.traceparent for message in messages).items():
+        if traceparent:
+            about = tracing.messaging("send", number)
+            kind = tracing.SpanKind.PRODUCER
+            tracing.past("send", about, kind=kind, began=began, ended=ended, below=traceparent)
+
+
+async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
+    """Publish up to `limit` parts of each list that are due; return how many. 0 while another relay is at it.
+
+    Published first, marked after: whatever dies in between, a part is published twice, which is harmless, not lost.
+    """
+    spaces = [space for space in await bus.spaces(most=limit) if space.parts]
+    async with database.begin() as connection:
+        if not await publication.is_free(connection):
+            return 0
+        due = await publication.due_parts(connection, spaces)
+        if not due and any(space.after != NO_FLOW for space in spaces):
+            await bus.relay((), [(space, frozenset()) for space in spaces])  # begins anew
+            spaces = [replace(space, after=NO_FLOW) for space in spaces]
+            due = await publication.due_parts(connection, spaces)
+        flows: defaultdict[tuple[Stage, Lane], set[UUID]] = defaultdict(set)
+        for message, attempt in due:
+            if attempt == 0:
+                flows[message.stage, message.lane].add(message.flow)
+        began, messages = time.time_ns(), [message for message, _ in due]
+        refused = await bus.relay(messages, [(space, flows[space.stage, space.lane]) for space in spaces])
+        _trace_sent(messages, began)
+        unsent = {message.part for message in refused}
+        sent = [(message.part, attempt) for message, attempt in due if message.part not in unsent]
+        await publication.mark_published(connection, sent)
+        return len(sent)

@@ -48,8 +48,7 @@ from pecia_workers.protocol.attempts import (
 from pecia_workers.protocol.base import Budget, EngineDeadError, EngineDistrustedError
 from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, Outcome, Postponed
 from pecia_workers.queue.bus import Bus, DirectClaims
-from pecia_workers.upkeep.loop import workers_watched
-from pecia_workers.upkeep.relay import relay_due
+from pecia_workers.upkeep.loop import relay_due, workers_watched
 from pecia_workers.worker.stages import Stages
 
 log = structlog.get_logger(__name__)

@@ -116,7 +116,7 @@ class OcrEngine(base.Engine):
         remedies: Mapping[str, str] | None = None,
         nice: int = 0,
     ) -> None:
-        """Prefer the first reader for a task without a language, or one that several know. `nice`: of its processes."""
+        """Prefer the first reader if the task names no language, or several know it. `nice`: of its processes."""
         processes = settings.engine_processes or len(os.sched_getaffinity(0))
         capabilities = base.Capabilities(
             name=name or readers[0].name,

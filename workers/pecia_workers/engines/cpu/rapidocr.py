@@ -28,9 +28,8 @@ from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Word
 from pecia_workers.engines.cpu.ctc import decoded
 from pecia_workers.engines.cpu.ocr_engine import PageRead, PageReader, page_read
 from pecia_workers.engines.cpu.show_through import BackOfPage
-from pecia_workers.layout.alike import confirmed, settled
+from pecia_workers.layout.alike import calibration, confirmed, settled
 from pecia_workers.layout.blocks import layout
-from pecia_workers.layout.calibration import calibration
 from pecia_workers.layout.characters import (
     Character,
     agreed,

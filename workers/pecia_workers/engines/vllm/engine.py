@@ -1,6 +1,6 @@
 """The language-model engine: vLLM in this worker's process, its scheduler and model in processes of their own.
 
-A page is rendered before it is admitted, by preparers, processes forked from one that has loaded the renderer, or in
+A page is rendered before it is admitted, by preparers, processes forked from a template with the renderer, or in
 the worker where there are none. A preparer gets pixels and words in a sealed memory and returns the engine's input
 in another; neither is pickled.
 """

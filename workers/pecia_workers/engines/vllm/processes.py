@@ -177,7 +177,7 @@ def _check_directory(directory: Path, settings: WorkerSettings) -> None:
     if not (directory / "config.json").is_file():
         deeper = [*directory.glob("*/config.json"), *directory.glob("snapshots/*/config.json")]
         hint = (
-            f"Did you mean {deeper[0].parent}?" if deeper else "Name the one that holds it and the weights."
+            f"Did you mean {deeper[0].parent}?" if deeper else "Name the directory with it and the weights."
         )
         raise EngineUnavailableError(f"PECIA_MODEL={directory}: there is no config.json in it. {hint}")
     config = _json(directory / "config.json")

@@ -1,9 +1,8 @@
-"""`python -m pecia_schemas.export DIR`: write down what the code knows, for docs and for other languages."""
+"""Writes settings, failure codes and the JSON Schema for other languages from the code: `make docs`."""
 
 import ast
 import inspect
 import json
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
@@ -102,4 +101,4 @@ def pages() -> Iterator[tuple[str, str]]:
 
 if __name__ == "__main__":
     for _name, _content in pages():
-        (Path(sys.argv[1]) / _name).write_text(_content)
+        Path(__file__).with_name(_name).write_text(_content)
