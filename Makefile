@@ -20,10 +20,10 @@ LOCAL := local,korean
 EXTRAS := local,dicom,eval,fhir,gateway,korean,mcp,parquet,pdf,plot,otel,witness
 define install
 	@UV_SYSTEM_CERTS=1 $(BIN)/python -m uv pip install --quiet --python $(1)/bin/python $(2) 2> $(1)/uv.log \
-		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)
+		|| $(BIN)/python -m pip --python $(1)/bin/python --disable-pip-version-check --quiet install $(2)
 endef
 
-.PHONY: help demo demo-engine up wheel test gate test-gate test-engine test-wheel soak growth mutate check lint types imports audit format bench bench-engine docs site lock clean
+.PHONY: help demo demo-engine up wheel release test gate test-gate test-engine test-wheel soak growth mutate check lint types imports audit format bench bench-engine docs site lock clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -52,10 +52,16 @@ test-gate: $(VENV)/.dev
 test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU build, in an environment of their own
 	$(ENGINE_VENV)/bin/python -m pytest tests/engine --numprocesses 2 --dist loadgroup
 
-test-wheel: wheel  ## Install the wheel into a fresh environment and run the demo there
+release: wheel $(VENV)/.dev  ## Check wheel and sdist, and write the list of what they install (SBOM) and hashes beside them
+	$(BIN)/twine check --strict dist/pecia-*.whl dist/pecia-*.tar.gz
 	rm -rf dist/venv
-	$(BIN)/python -m venv dist/venv
-	$(call install,dist/venv,--constraint constraints.txt "$$(echo dist/pecia-*.whl)[local]")
+	$(BIN)/python -m venv --without-pip dist/venv
+	$(call install,dist/venv,--constraint constraints.txt "$$(echo dist/pecia-*.whl)[$(EXTRAS)]")
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--output-file "$$(echo dist/pecia-*.whl | sed 's/-py3.*/.cdx.json/')" dist/venv/bin/python
+	cd dist && sha256sum pecia-* > SHA256SUMS
+
+test-wheel: release  ## Install the wheel into a fresh environment and run the demo there
 	dist/venv/bin/pecia demo
 
 soak: $(VENV)/.local  ## Break a fleet at work in every way there is, SEED=… in the same way again
