@@ -40,7 +40,9 @@ def test_it_holds_four_typed_packages_their_licence_and_nothing_else(wheel: zipf
 
 def test_no_file_names_the_machine_that_built_it(wheel: zipfile.ZipFile) -> None:
     paths = (str(ROOT), str(Path.home()) + "/", sys.prefix)
-    assert [name for name in wheel.namelist() if any(path.encode() in wheel.read(name) for path in paths)] == []
+    assert [
+        name for name in wheel.namelist() if any(path.encode() in wheel.read(name) for path in paths)
+    ] == []
 
 
 def test_a_sdist_holds_the_packages_alone_and_builds_the_same_wheel(
