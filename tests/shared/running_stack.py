@@ -30,7 +30,8 @@ WORKERS = ("ingest", "engine", "webhooks", "upkeep")
 _PECIA = (sys.executable, "-m", "pecia")
 _ENTRY_POINTS = {"pecia": _PECIA, "pecia-cpu": _PECIA, "prom/prometheus": ("prometheus",)}
 IMAGES = os.environ.get("IMAGES", "")
-_BUILDAH = ("buildah", "run", "--isolation", "chroot")
+_BUILDAH = ("env", "--unset=TMPDIR", "buildah", "run", "--isolation", "chroot")
+"""TMPDIR is the service's, and no directory of this machine."""
 _SERVERS = ("postgres", "redis", "prometheus", "flower", "gateway")
 
 
