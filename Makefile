@@ -14,16 +14,18 @@ MUTANTS ?= *1
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
 	$$p -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
 BIN := $(VENV)/bin
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+SITE ?= docs/_build
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 # uv takes seconds where pip takes a minute; pip is for those whose index only pip knows how to reach.
 LOCAL := local,korean
 EXTRAS := local,dicom,eval,fhir,gateway,korean,mcp,parquet,pdf,plot,otel,witness
 define install
 	@UV_SYSTEM_CERTS=1 $(BIN)/python -m uv pip install --quiet --python $(1)/bin/python $(2) 2> $(1)/uv.log \
-		|| $(1)/bin/python -m pip --disable-pip-version-check --quiet install $(2)
+		|| $(BIN)/python -m pip --python $(1)/bin/python --disable-pip-version-check --quiet install $(2)
 endef
 
-.PHONY: help demo demo-engine up wheel test gate test-gate test-engine test-wheel soak growth mutate check lint types imports audit format bench bench-engine docs site lock clean
+.PHONY: help demo demo-engine up wheel release images test gate test-gate test-engine test-wheel soak growth mutate check lint types imports audit format bench bench-engine docs site lock clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -52,11 +54,21 @@ test-gate: $(VENV)/.dev
 test-engine: $(ENGINE_VENV)/.installed  ## Run the tests that need vLLM, its CPU build, in an environment of their own
 	$(ENGINE_VENV)/bin/python -m pytest tests/engine --numprocesses 2 --dist loadgroup
 
-test-wheel: wheel  ## Install the wheel into a fresh environment and run the demo there
+release: wheel $(VENV)/.dev  ## Check wheel and sdist, and write the list of what they install (SBOM) and hashes beside them
+	$(BIN)/twine check --strict dist/pecia-*.whl dist/pecia-*.tar.gz
 	rm -rf dist/venv
-	$(BIN)/python -m venv dist/venv
-	$(call install,dist/venv,--constraint constraints.txt "$$(echo dist/pecia-*.whl)[local]")
+	$(BIN)/python -m venv --without-pip dist/venv
+	$(call install,dist/venv,--constraint constraints.txt "$$(echo dist/pecia-*.whl)[$(EXTRAS)]")
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--output-file dist/pecia-$(VERSION).cdx.json dist/venv/bin/python
+	cp producer/pecia/gateway/openapi.json dist/pecia-$(VERSION).openapi.json
+	cd dist && sha256sum pecia-* > SHA256SUMS
+
+test-wheel: release  ## Install the wheel into a fresh environment and run the demo there
 	dist/venv/bin/pecia demo
+
+images: $(VENV)/.dev  ## Build the images by buildah, without Docker, and run every service of compose.yaml in them
+	IMAGES=$$(compose/images.sh) && buildah images && IMAGES=$$IMAGES $(BIN)/python -m pytest -m gate tests/acceptance/test_compose.py
 
 soak: $(VENV)/.local  ## Break a fleet at work in every way there is, SEED=… in the same way again
 	$(BIN)/python -m tests.soak $(if $(SEED),--seed $(SEED)) $(SOAK)
@@ -109,8 +121,8 @@ docs: $(VENV)/.dev  ## Write what is generated: settings, failure codes, JSON Sc
 	$(BIN)/python docs/house.py
 	$(BIN)/python docs/reference.py
 
-site: $(VENV)/.dev  ## Build the documentation into docs/_build; a warning is an error
-	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build
+site: $(VENV)/.dev  ## Build this version's documentation into docs/_build, or SITE=…, beside others; a warning is an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html -d docs/_build/.doctrees docs $(SITE)/$(VERSION)
 
 lock:  ## Resolve constraints.txt anew (needs uv on the path)
 	uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate \

@@ -1,9 +1,10 @@
-"""Writes `docs/reference/`, Markdown that is read as it stands, from the code: `make docs`."""
+"""Writes `docs/reference/`, Markdown that is read as it stands, and the wheel's OpenAPI document: `make docs`."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,12 @@ from textwrap import fill
 from types import ModuleType
 from typing import Any, Final
 
+from pecia.gateway.app import make_app
+from pecia.gateway.identity import GatewayConfiguration
+from pecia.gateway.problems import CODES
+
 FOLDER: Final = Path(__file__).parent / "reference"
+OPENAPI: Final = FOLDER.parents[1] / "producer" / "pecia" / "gateway" / "openapi.json"
 _OURS: Final = ("pecia", "pecia_schemas")
 _CONTENTS: Final[dict[str, tuple[str, ...]]] = {
     "client": (
@@ -71,6 +77,12 @@ _CONTENTS: Final[dict[str, tuple[str, ...]]] = {
         "pecia.errors",
         *("pecia:Failure", "pecia:FailureCode"),
     ),
+    "problems": (
+        "# Problems",
+        "The `code` of each problem that a [gateway](../gateway.md#errors) answers with.",
+        "| code | when it comes |\n|---|---|\n"
+        + "\n".join(f"| `{code}` | {meaning} |" for code, meaning in CODES.items()),
+    ),
 }
 """Of each page: headings and sentences, names as `module:name`, and modules, whose public names are all told."""
 
@@ -82,6 +94,13 @@ def pages() -> Iterator[tuple[Path, str]]:
         pieces = [head, *(piece for entry in contents for piece in _told(entry))]
         text = re.sub(r"^(- .*)\n\n(?=- )", r"\1\n", "\n\n".join(filter(None, pieces)), flags=re.MULTILINE)
         yield FOLDER / f"{name}.md", text + "\n"
+
+
+def described() -> str:
+    """Return the OpenAPI document of a gateway, which is the same for every fleet."""
+    stores = {"database_url": "postgresql://x/x", "redis_url": "redis://x", "payload_url": "x"}
+    app = make_app(GatewayConfiguration().with_stores(**stores))
+    return json.dumps(app.openapi(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _told(entry: str) -> Iterator[str]:
@@ -176,3 +195,4 @@ def _tree(module: ModuleType) -> ast.Module:
 if __name__ == "__main__":
     for path, text in pages():
         path.write_text(text, encoding="utf-8")
+    OPENAPI.write_text(described(), encoding="utf-8")

@@ -1,5 +1,6 @@
 """compose/ without Docker: every service that this machine has a server for, a document, and what watches over it."""
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,10 +16,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from pecia_workers.media.samples import write_exhibits
 from tests.shared.collector import Collector, collecting
 from tests.shared.compose_stack import COMPOSE, fleet_services
 from tests.shared.fixture_types import Draw, Eventually
 from tests.shared.running_stack import (
+    IMAGES,
     WORKERS,
     RunningStack,
     start_postgres_of,
@@ -101,6 +104,15 @@ def test_a_document_goes_through_and_is_seen(up: RunningStack, drawn: Draw, even
     eventually(lambda: "pecia.read" in tasks(), what="The page's task in Flower")
     page = f"http://127.0.0.1:{up.ports['engine']}/metrics"
     assert re.search(r"^pecia_pages_read_total\{.*\} 1\.0$", httpx2.get(page).text, re.MULTILINE)
+
+
+@pytest.mark.skipif(not IMAGES, reason="`make images` does it")
+def test_the_documents_of_the_demo_are_read(up: RunningStack, tmp_path: Path) -> None:
+    for exhibit in write_exhibits(tmp_path):
+        if exhibit.text is not None:
+            printed = up.pecia("client", "read", "-", "--wait", "--json", given=exhibit.path.read_bytes())
+            read = "\f".join(page["text"] for page in json.loads(printed)["pages"])
+            assert exhibit.accuracy(read) >= exhibit.least, exhibit.title
 
 
 def test_every_process_of_a_job_tells_the_collector(collector: Collector, eventually: Eventually) -> None:

@@ -6,6 +6,7 @@ Pages that need no fleet are run by tests/unit/test_pages.py.
 import json
 import os
 import re
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -20,7 +21,8 @@ import httpx2
 import pytest
 
 from pecia import ReadDocument
-from pecia_workers.media.samples import write_exhibits
+from pecia_schemas.tasks import DocumentType
+from pecia_workers.media.samples import sample_document, write_exhibits
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import ran
 from tests.shared.fixture_types import Eventually, RunFleet
@@ -143,6 +145,41 @@ def test_the_programs_about_grounding_tell_of_every_leaf(run_fleet: RunFleet, tm
         ("/date", False, False),
         ("/total", False, True),
     }
+
+
+def shown(notebook: Path) -> list[str]:
+    """Return what each cell of a notebook shows, as text. What a program prints comes in any number of pieces."""
+    cells = json.loads(notebook.read_text())["cells"]
+    outputs = [cell.get("outputs", ()) for cell in cells]
+    return [
+        "".join("".join(output.get("text") or output["data"]["text/plain"]) for output in cell)
+        for cell in outputs
+    ]
+
+
+def run_notebook(desk: Desk, name: str) -> None:
+    """Run a notebook of the examples from top to bottom: each cell shows what is stored in it."""
+    shutil.copy(ROOT / "examples" / name, desk.directory)
+    desk.run("jupyter", "execute", "--inplace", name)
+    assert shown(desk.directory / name) == shown(ROOT / "examples" / name)
+
+
+def test_the_notebook_about_a_batch_shows_what_is_stored_in_it(desk: Desk) -> None:
+    run_notebook(desk, "batch.ipynb")
+
+
+def test_the_notebook_about_fields_shows_the_value_that_a_model_misreads(
+    run_fleet: RunFleet, tmp_path: Path
+) -> None:
+    text = sample_document(DocumentType.PRESCRIPTION).text
+    medicines = re.findall(r"(?m)^\d\. (.+)$", text.replace("Ramipril 5 mg", "Ramipril 50 mg"))
+    form = json.dumps({"patient": "Carla Mockridge", "date": "24.03.2026", "medicines": medicines})
+    own = {"decode_processes": 1, "witness": "ocr"}
+    with (
+        serving(Behaviour(text=text, form=form)) as server,
+        run_fleet("notebook", engine="openai", engine_url=server.url, **own) as fleet,
+    ):
+        run_notebook(Desk(tmp_path, fleet), "first_page.ipynb")
 
 
 @pytest.mark.parametrize("example", ["read_documents.py", "read_documents_async.py"])

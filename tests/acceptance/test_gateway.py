@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from playwright.sync_api import Browser, expect
 
 from pecia import AccessError, Client, GatewayUnavailableError, ReadDocument, Verdict
 from tests.shared.command import run_pecia
@@ -86,6 +87,33 @@ def test_all_verbs_go_through_the_gateway(fleet: Any, drawn: Draw, tmp_path: Pat
         json.loads(line) for line in run_pecia("list", "--json", "--limit", "1", env=env).stdout.splitlines()
     )
     assert listed["job"] == json.loads(read.stdout)["job"]
+
+
+def test_the_pages_of_the_api_load_nothing_from_elsewhere_and_run_requests(
+    fleet: Any, browser: Browser, drawn: Draw
+) -> None:
+    shown = made(fleet, "pages", "--tenant", "pages")["key"]
+    expect.set_options(timeout=60_000)
+    complaints: list[str] = []
+    loaded: list[str] = []
+    with browser.new_page() as page:
+        page.set_default_timeout(60_000)
+        page.on("console", lambda one: complaints.append(one.text) if one.type == "error" else None)
+        page.on("request", lambda request: loaded.append(request.url))
+        page.goto(f"{fleet.fleet.gateway}/docs")
+        page.get_by_role("button", name="Authorize").click()
+        page.locator(".auth-container input").fill(shown)
+        page.locator(".auth-container").get_by_role("button", name="Apply credentials").click()
+        page.locator(".auth-container").get_by_role("button", name="Close").click()
+        operation = page.locator("#operations-jobs-upload")
+        operation.locator(".opblock-summary-control").click()
+        operation.locator("input[type=file]").set_input_files(
+            {"name": "scan.png", "mimeType": "image/png", "buffer": drawn("Ward 9")}
+        )
+        operation.get_by_role("button", name="Execute").click()
+        expect(operation.locator(".live-responses-table .response-col_status").last).to_contain_text("201")
+    assert complaints == []
+    assert {url for url in loaded if not url.startswith((fleet.fleet.gateway, "data:"))} == set()
 
 
 def test_what_the_page_shows_of_curl_works(fleet: Any, tmp_path: Path) -> None:

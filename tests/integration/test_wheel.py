@@ -20,19 +20,29 @@ pytestmark = pytest.mark.gate
 ROOT = Path(__file__).parents[2]
 
 
-def test_it_holds_four_typed_packages(wheel: zipfile.ZipFile) -> None:
-    packages = {"pecia", "pecia_schemas", "pecia_workers", "pecia_migrations"}
-    names = wheel.namelist()
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == packages
-    assert {f"{package}/py.typed" for package in packages} <= set(names)
+def test_it_holds_four_typed_packages_their_licence_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    packages = {
+        "pecia": "producer",
+        "pecia_schemas": "schemas",
+        "pecia_workers": "workers",
+        "pecia_migrations": "migrations",
+    }
+    tracked = ran("git", "ls-files", *(f"{root}/{name}" for name, root in packages.items()), cwd=ROOT).stdout
+    files = {path.partition("/")[2] for path in tracked.splitlines()}
+    assert {f"{package}/py.typed" for package in packages} <= files
+    names = set(wheel.namelist())
+    (metadata,) = {name.partition("/")[0] for name in names} - packages.keys()
+    assert names == files | {
+        f"{metadata}/{name}"
+        for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
+    }
 
 
-def test_it_holds_what_is_read_at_run_time(wheel: zipfile.ZipFile) -> None:
-    for read in ("*.lua", "prompts/*.md", "engines/*.toml", "engines/cards/*.toml", "*.pyi"):
-        roots = [ROOT / "producer", ROOT / "workers", ROOT / "schemas"]
-        files = [path.relative_to(root) for root in roots for path in root.rglob(read)]
-        assert files
-        assert {str(file) for file in files} <= set(wheel.namelist())
+def test_no_file_names_the_machine_that_built_it(wheel: zipfile.ZipFile) -> None:
+    paths = (str(ROOT), str(Path.home()) + "/", sys.prefix)
+    assert [
+        name for name in wheel.namelist() if any(path.encode() in wheel.read(name) for path in paths)
+    ] == []
 
 
 def test_a_sdist_holds_the_packages_alone_and_builds_the_same_wheel(

@@ -1,6 +1,7 @@
 """compose.yaml without Docker: its services as processes of this machine, each by its own command and environment.
 
-Only where things are is changed: names of hosts, ports, and paths inside of containers.
+Only where things are is changed: names of hosts, ports, and paths inside of containers. With IMAGES=TAG in the
+environment (`make images`) those of the fleet run in its images of that tag, by buildah on this machine's network.
 """
 
 import json
@@ -10,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -22,12 +23,15 @@ from pecia_workers.local import servers
 from pecia_workers.local.process import ChildProcess, spawn
 from pecia_workers.local.servers import EmbeddedPostgres, redis_program, start_postgres
 from tests.shared.collector import Collector
-from tests.shared.compose_stack import COMPOSE, assignments, environment_of, stack
+from tests.shared.compose_stack import COMPOSE, assignments, environment_of, fleet_services, stack
 from tests.shared.http_doubles import free_port
 
 WORKERS = ("ingest", "engine", "webhooks", "upkeep")
 _PECIA = (sys.executable, "-m", "pecia")
 _ENTRY_POINTS = {"pecia": _PECIA, "pecia-cpu": _PECIA, "prom/prometheus": ("prometheus",)}
+IMAGES = os.environ.get("IMAGES", "")
+_BUILDAH = ("env", "--unset=TMPDIR", "buildah", "run", "--isolation", "chroot")
+"""TMPDIR is the service's, and no directory of this machine."""
 _SERVERS = ("postgres", "redis", "prometheus", "flower", "gateway")
 
 
@@ -53,6 +57,8 @@ class RunningStack:
     secrets: Mapping[str, str]
     ports: Mapping[str, int]
     processes: dict[str, ChildProcess] = field(default_factory=dict)
+    containers: dict[str, str] = field(default_factory=dict)
+    """Of services that run in an image."""
 
     @classmethod
     def prepare(cls, place: Path, collector: Collector) -> Self:
@@ -69,7 +75,29 @@ class RunningStack:
         variables = environment_of("small", place) | {"PECIA_TRACING": "true"}
         secrets = [name for name, value in assignments(COMPOSE / ".env.example").items() if not value]
         ports = {name: free_port() for name in (*WORKERS, *_SERVERS)} | {"collector": collector.server_port}
-        return cls(place, stack(variables)["services"], {name: variables[name] for name in secrets}, ports)
+        running = cls(place, stack(variables)["services"], {name: variables[name] for name in secrets}, ports)
+        if IMAGES:
+            running.open_containers()
+        return running
+
+    def open_containers(self) -> None:
+        for name in ("documents", "spool"):
+            (self.place / name).mkdir(exist_ok=True)
+            os.chown(self.place / name, 10_001, 10_001)
+        for name, service in fleet_services({"services": self.services}).items():
+            image = f"localhost/{service['image'].partition(':')[0]}:{IMAGES}"
+            made = subprocess.run(["buildah", "from", image], capture_output=True, text=True, check=True)
+            self.containers[name] = made.stdout.strip()
+
+    def inside(self, name: str, words: Sequence[str]) -> list[str]:
+        """Return what runs a command in a service's container, or the command itself where it has none."""
+        if name not in self.containers:
+            return list(words)
+        given = self.given(name)
+        mounted = {"documents": "/var/lib/pecia/documents", "spool": "/var/spool/pecia"}
+        volumes = [f"--volume={self.place / here}:{there}" for here, there in mounted.items()]
+        variables = [f"--env={variable}={value}" for variable, value in given.items()]
+        return [*_BUILDAH, *volumes, *variables, self.containers[name], "--", *words]
 
     def here(self, text: str, name: str) -> str:
         """Say it in this machine's terms, for one of the services."""
@@ -83,30 +111,36 @@ class RunningStack:
             "127.0.0.1:9090": f"127.0.0.1:{self.ports['prometheus']}",
             "0.0.0.0": "127.0.0.1",  # noqa: S104  the container's
             "9464": str(self.ports.get(name, 0)),
-            "/var/lib/pecia/documents": f"{self.place}/documents",
-            "/var/spool/pecia": f"{self.place}/spool",
-            "/usr/local/lib/pecia": str(COMPOSE),
             "/etc/valkey": f"{self.place}/redis",
             "/etc/prometheus": f"{self.place}/prometheus",
             "path=/prometheus": f"path={self.place}/prometheus-data",
         }
+        if name not in self.containers:
+            elsewhere |= {
+                "/var/lib/pecia/documents": f"{self.place}/documents",
+                "/var/spool/pecia": f"{self.place}/spool",
+                "/usr/local/lib/pecia": str(COMPOSE),
+            }
         for there, here in elsewhere.items():
             text = text.replace(there, here)
         return text
 
-    def environment(self, name: str) -> dict[str, str]:
+    def given(self, name: str) -> dict[str, str]:
+        """Return the environment that a service is given beside the machine's."""
         own = {key: str(value) for key, value in self.services[name].get("environment", {}).items()}
-        known = {name: value for name, value in os.environ.items() if not name.startswith("PECIA_")}
         given = {key: self.here(value, name) for key, value in (_image_environment() | own).items()}
-        path = f"{self.place}/bin:{os.environ['PATH']}"
-        ports = {f"PECIA_{one.upper()}_PORT": str(self.ports[one]) for one in ("flower", "gateway")}
-        return known | given | {"PATH": path, **ports}
+        return given | {f"PECIA_{one.upper()}_PORT": str(self.ports[one]) for one in ("flower", "gateway")}
+
+    def environment(self, name: str) -> dict[str, str]:
+        known = {name: value for name, value in os.environ.items() if not name.startswith("PECIA_")}
+        return known | self.given(name) | {"PATH": f"{self.place}/bin:{os.environ['PATH']}"}
 
     def command(self, name: str, *arguments: str) -> list[str]:
         """Return what a service runs: its image's entry point, its command, and what else it is told."""
         words = [self.here(word, name) for word in self.services[name].get("command", ())]
         image = self.services[name]["image"].partition(":")[0]
-        return [*_ENTRY_POINTS.get(image, ()), *words, *arguments]
+        entry = ("pecia",) if name in self.containers else _ENTRY_POINTS.get(image, ())
+        return self.inside(name, [*entry, *words, *arguments])
 
     def start(self, name: str, *arguments: str) -> None:
         program, *rest = self.command(name, *arguments)
@@ -124,13 +158,14 @@ class RunningStack:
         check = self.services[name].get("healthcheck", {}).get("test") or _image_health_check()
         kind, *words = [self.here(word, name) for word in check]
         environment = self.environment(name) | {"PGPORT": str(self.ports["postgres"])}
-        command = ["sh", "-c", *words] if kind == "CMD-SHELL" else words
+        command = ["sh", "-c", *words] if kind == "CMD-SHELL" else self.inside(name, words)
         return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
 
     def pecia(self, name: str, *arguments: str, given: bytes = b"") -> str:
         """Return what the command says in a container of that service."""
+        program = ("pecia",) if name in self.containers else _PECIA
         ran = subprocess.run(
-            [*_PECIA, *arguments],
+            self.inside(name, [*program, *arguments]),
             input=given,
             env=self.environment(name),
             cwd=self.place,
@@ -143,6 +178,8 @@ class RunningStack:
     def end(self) -> None:
         for process in self.processes.values():
             process.kill()
+        if self.containers:
+            subprocess.run(["buildah", "rm", *self.containers.values()], capture_output=True, check=True)
 
 
 def start_redis_of(running: RunningStack) -> None:

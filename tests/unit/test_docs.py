@@ -113,7 +113,9 @@ def test_the_picture_of_the_house_is_of_the_contract_that_is_checked() -> None:
 
 
 def test_the_reference_is_of_the_code_and_has_every_public_name() -> None:
-    pages = list(runpy.run_path(str(DOCS / "reference.py"))["pages"]())
+    reference = runpy.run_path(str(DOCS / "reference.py"))
+    assert reference["OPENAPI"].read_text() == reference["described"](), "run `make docs`"
+    pages = list(reference["pages"]())
     assert [path for path, text in pages if path.read_text() != text] == [], "run `make docs`"
     assert {path for path, _ in pages} == set((DOCS / "reference").iterdir())
     headings = {name for _, text in pages for name in re.findall(r"^## (\w+)$", text, re.MULTILINE)}

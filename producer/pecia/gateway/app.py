@@ -26,10 +26,20 @@ from pecia.gateway.openai import batches, completions
 from pecia.gateway.openai.intake import Intake
 from pecia.gateway.openai.requests import MOST_LINE
 from pecia.gateway.problems import Problem, ProblemError
+from pecia.gateway.reference import reference
 
-_ABOUT: Final = """
+_CODES: Final = "\n".join(f"| `{code}` | {meaning} |" for code, meaning in problems.CODES.items())
+_ABOUT: Final = f"""
 Submit documents and videos, follow them, and get their text. Every request but `/healthz` and this description shows a
 key, which sees the jobs of its tenant and no others. Errors are `application/problem+json`.
+
+<details><summary>The <code>code</code> of a problem</summary>
+
+| code | when it comes |
+|---|---|
+{_CODES}
+
+</details>
 """
 _WITHOUT_DOCUMENTS: Final = 1024**2
 """Most bytes of any other body, which is held in memory."""
@@ -80,7 +90,7 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
     if find_spec("mcp"):
         app.router.routes.append(Route(_TOOLS, _Tools()))
     app.add_api_route("/healthz", healthy, tags=["gateway"], responses={})
-    app.router.routes += more
+    app.router.routes += (*reference(), *more)
     for kind in (
         PeciaError,
         ProblemError,

@@ -19,6 +19,57 @@ from pecia_schemas.failures import FailureCode
 MEDIA_TYPE: Final = "application/problem+json"
 OPENAI: Final = "/openai/v1"
 """Below which the gateway speaks OpenAI's API, errors included."""
+CODES: Final = {
+    "batch_not_found": "The tenant has no batch of this name or id.",
+    "busy": "The gateway serves as much as it can at a time: repeat after `Retry-After`.",
+    "delivery_not_found": "The tenant has no delivery of this id.",
+    "delivery_not_over": "A delivery is replayed once it is over.",
+    "disconnected": "The request broke off.",
+    "document_gone": "The document was erased: submit it again.",
+    "file_not_found": "The tenant has no file of requests of this id.",
+    "foreign_page": "A page of another address tried to change something with the browser's key.",
+    "form": "The form is damaged, or lacks a part.",
+    "idempotency_conflict": "The key belongs to another request: `existing_job_id`.",
+    "idempotency_key": "There is not one idempotency key for each task, or one is empty or too long.",
+    "internal": "A fault of the gateway: its log says which.",
+    "invalid_format": "The result has no such format.",
+    "invalid_option": "An option's value cannot be meant.",
+    "invalid_request": "The request cannot be meant: `errors` has the places.",
+    "invalid_source": "The document cannot be one: `detail` says why.",
+    "job_cancelled": "The job was cancelled: it has no result.",
+    "job_erased": "The job's result was erased at `erased_at`.",
+    "job_expired": "The job's time was over before it was read.",
+    "job_failed": "The job has no result: `failure` has the failure code.",
+    "job_not_found": "The tenant has no job of this id.",
+    "job_not_over": "The job is not over yet: ask again, or follow it.",
+    "lane_forbidden": "The key may not submit to this lane.",
+    "media_type": "The body's media type is none that is taken here.",
+    "method_not_allowed": "The address does not know this method.",
+    "model_not_found": "The fleet is one model, `pecia`.",
+    "no_key": "There is no such key, or it was revoked.",
+    "no_request": "What came is no HTTP/1.1 request.",
+    "not_configured": "The gateway lacks a setting for this.",
+    "not_found": "There is nothing at this address.",
+    "pages_in_flight": "The key's pages that wait or are read are as many as it may have.",
+    "pages_per_day": "The key's pages of the last 24 hours are as many as it may have.",
+    "queue_full": "The fleet takes no more documents now: repeat after `Retry-After`.",
+    "rate": "The key makes too many requests a second: repeat after `Retry-After`.",
+    "refused": "The request is refused: `detail` says why.",
+    "results": "The key has too many results written at a time.",
+    "retry_refused": "The job cannot be retried: `detail` says why.",
+    "scope_missing": "The key has not the scope that this takes.",
+    "stale": "Someone else corrected the page meanwhile: load it again.",
+    "streams": "The key has too many streams and waits open.",
+    "timeout": "The page was not read in time; its job goes on.",
+    "too_large": "The request is larger than is taken here.",
+    "too_slow": "The request came too slowly: send it again.",
+    "unavailable": "The fleet's stores do not answer: repeat after `Retry-After`.",
+    "uploads": "The key sends too many documents at a time.",
+    "validation": "The body is not what signing in takes.",
+    "webhook_limit": "The tenant has as many webhooks as it may.",
+    "webhook_not_found": "The tenant has no webhook of this id.",
+}
+"""Each code of a problem, and when it comes."""
 _RETRY_S: Final = 5
 
 
@@ -52,7 +103,7 @@ class Problem(BaseModel):
     title: str
     status: int
     code: str
-    """What went wrong, in one word; it does not change between versions."""
+    """What went wrong, one of the list at the head of this description; it does not change between versions."""
     detail: str
     failure: FailureCode | None = None
     """Why the job has no result, if it failed."""

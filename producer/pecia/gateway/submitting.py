@@ -50,7 +50,7 @@ _UPLOADED: Final = {
                 },
                 "description": "One document each.",
             },
-            "request": _REF,
+            "request": {**_REF, "examples": [{"task": {"language": "en"}, "priority": "urgent"}]},
         },
     },
     "encoding": {"request": {"contentType": _JSON}},
@@ -109,8 +109,10 @@ async def _submit_body(bearer: Submitter, request: Request, response: Response) 
                     HTTPStatus.BAD_REQUEST, "form", "The form is damaged, or has too many parts."
                 ) from None
             files = [part for part in parts.getlist("file") if isinstance(part, UploadFile)]
-            options = parts.get("request", "{}")
-            if len(files) + ("request" in parts) != len(parts.multi_items()) or not isinstance(options, str):
+            part = parts.get("request", "{}")
+            # A browser sends a part that has a media type as a file.
+            options = await _bounded(part) if isinstance(part, UploadFile) else part
+            if len(files) + ("request" in parts) != len(parts.multi_items()):
                 raise ProblemError(
                     HTTPStatus.UNPROCESSABLE_ENTITY,
                     "form",
@@ -143,10 +145,20 @@ async def _json(request: Request) -> Submission:
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MOST_JSON:
-            raise ProblemError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"JSON has at most {_MOST_JSON:,} bytes."
-            )
+            raise _too_long()
     return _meant(bytes(body))
+
+
+async def _bounded(part: UploadFile) -> bytes:
+    if part.size is None or part.size > _MOST_JSON:
+        raise _too_long()
+    return await part.read()
+
+
+def _too_long() -> ProblemError:
+    return ProblemError(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"JSON has at most {_MOST_JSON:,} bytes."
+    )
 
 
 async def accept(

@@ -1,5 +1,8 @@
 """The gateway's description of itself: it validates, and no request has an answer that it does not tell."""
 
+import ast
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+import pecia
+from pecia.gateway import problems
 from pecia.gateway.app import make_app
 from pecia.gateway.identity import GatewayConfiguration
 from tests.shared.gateways import Gateway
@@ -35,6 +40,9 @@ CHECKS = [
 ]
 MOST_URL = 8_000
 """Longer ones are refused by the server, before the gateway sees them."""
+CODE = re.compile("[a-z_]+")
+RAISING = {"ProblemError", "problem", "too_many", "full", "wrong"}
+"""Functions that take the code of a problem, but for the underscore that some begin with."""
 OPERATIONS = [(path, method) for path, methods in DESCRIPTION["paths"].items() for method in methods]
 
 
@@ -53,6 +61,17 @@ def test_its_examples_are_of_their_schemas() -> None:
     for name, example in examples:
         schema = {"$ref": f"#/components/schemas/{name}", "components": DESCRIPTION["components"]}
         Draft202012Validator(schema).validate(example)
+
+
+def test_every_code_of_a_problem_is_described() -> None:
+    raised = {"batch_not_found", "file_not_found", *(code for _, code in problems._OF_ERRORS.values())}
+    for file in Path(pecia.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).lstrip("_") in RAISING:
+                texts = [word.value for word in call.args[:2] if isinstance(word, ast.Constant)]
+                raised.update(text for text in texts if isinstance(text, str) and CODE.fullmatch(text))
+    assert raised | {"not_found", "method_not_allowed", "uploads"} == problems.CODES.keys()
+    assert all(f"| `{code}` |" in DESCRIPTION["info"]["description"] for code in problems.CODES)
 
 
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)

@@ -50,6 +50,16 @@ def test_documents_of_a_form_become_jobs(gateway: Gateway) -> None:
     assert (seen["state"], seen["lane"], seen["metadata"]) == ("queued", "urgent", {"ward": "7"})
 
 
+def test_a_browser_may_send_the_request_as_a_file_of_the_form(gateway: Gateway) -> None:
+    request = ("blob", b'{"priority": "urgent"}', "application/json")
+    form: Any = [("file", ("scan.pdf", PDF)), ("request", request)]
+    answer = gateway.bearer().post("/v1/jobs", files=form)
+    assert (answer.status_code, answer.json()["jobs"][0]["lane"]) == (201, "urgent"), answer.text
+    form[1] = ("request", ("blob", b" " * (16 * 1024**2 + 1), "application/json"))
+    refused = gateway.bearer().post("/v1/jobs", files=form)
+    assert (refused.status_code, refused.json()["code"]) == (413, "too_large")
+
+
 def test_a_result_comes_in_the_form_that_is_asked_for_or_it_is_said_why_not(
     fleet: RealFleet, gateway: Gateway
 ) -> None:
