@@ -18,7 +18,7 @@ from pecia.cli.accounts import variables_of
 from pecia.errors import EndpointLimitError
 from pecia.gateway import identity, jobs, submitting, webhooks
 from tests.shared.command import run_pecia
-from tests.shared.gateways import Gateway, serving
+from tests.shared.gateways import Gateway
 from tests.shared.real_fleet import RealFleet
 
 STREAM = {"Accept": "text/event-stream"}
@@ -135,28 +135,6 @@ def test_pages_a_day_are_limited(fleet: RealFleet, gateway: Gateway, monkeypatch
     assert code_of(bearer.post("/v1/jobs", **FORM)) == (429, "pages_per_day")
     fleet.advance(timedelta(days=1))
     assert bearer.post("/v1/jobs", **FORM).status_code == 201
-
-
-def test_requests_a_second_are_limited(fleet: RealFleet) -> None:
-    with serving(fleet.settings, gateway_rate=0.1) as slow:
-        bearer = slow.bearer()
-        refused = [
-            answer for answer in (bearer.get("/v1/key") for _ in range(3)) if answer.status_code != 200
-        ]
-        assert code_of(refused[0]) == (429, "rate")
-        assert int(refused[0].headers["retry-after"]) >= 1
-        assert slow.bearer().get("/v1/key").status_code == 200, "another key has its own"
-
-
-def test_streams_of_a_key_are_limited(fleet: RealFleet) -> None:
-    with serving(fleet.settings, gateway_streams=1) as narrow:
-        bearer = narrow.bearer()
-        (job,) = bearer.post("/v1/jobs", **FORM).json()["jobs"]
-        path = f"/v1/jobs/{job['id']}/pages"
-        with bearer.stream("GET", path, headers=STREAM):
-            assert code_of(bearer.get(path, headers=STREAM)) == (429, "streams")
-            fleet.finish()
-        assert bearer.get(path, headers=STREAM).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["", "Clinic", "a/b", "a:b", "-a", "x" * 64])
