@@ -3,7 +3,6 @@
 import asyncio
 import operator
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
@@ -296,8 +296,12 @@ async def test_a_process_killed_at_work_fails_only_its_own_page() -> None:
     await engine.start()
     try:
         reading = [asyncio.create_task(engine.generate(request(page, n))) for n in range(4)]
-        await asyncio.sleep(0.2)
-        os.kill(forked_for()[0], signal.SIGKILL)
+        victim = psutil.Process(forked_for()[0])
+        idle_s = victim.cpu_times().user
+        async with asyncio.timeout(WAIT_S):
+            while victim.cpu_times().user < idle_s + 0.05:  # it reads  # noqa: ASYNC110  another process
+                await asyncio.sleep(0.01)
+        victim.kill()
         outcomes = await asyncio.gather(*reading, return_exceptions=True)
     finally:
         await engine.stop()
