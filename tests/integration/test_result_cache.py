@@ -87,14 +87,6 @@ def test_pages_submitted_again_ask_the_engine_nothing(
     assert after.saved == before.tokens.prompt + before.tokens.output > 0
 
 
-def test_jobs_of_one_value_of_a_metadata_key_share(client: Client, worker: Worker, read: Read) -> None:
-    read(metadata={"clinic": "north", "visit": "1"}, settings={"cache_by": "clinic"})
-    others = [{"clinic": "north", "visit": "2"}, {"clinic": "south", "visit": "1"}, {"visit": "1"}]
-    jobs = [client.submit(ReadDocument(SCAN), metadata=metadata) for metadata in others]
-    worker(*jobs, cache_by="clinic")
-    assert [bool(only_page(job).cached_from) for job in jobs] == [True, False, False]
-
-
 def test_a_repeated_page_is_read_once(client: Client, worker: Worker, server: ChatServerDouble) -> None:
     server.behaviour.takes_s = 0.5
     page, other = note(1), note(2)
