@@ -32,6 +32,7 @@ from rapidfuzz.distance import Levenshtein
 
 from harness.engines import READER, drawn_slips
 from harness.report import Report, Table, parser
+from harness.slips import Slip
 from pecia import Page, ReadDocument, Verdict
 from pecia_schemas.blocks import Doubt
 from pecia_schemas.payloads import PayloadStore
@@ -45,7 +46,6 @@ from pecia_workers.reading.page import ReadPage
 from pecia_workers.witness.tokens import tokens_of
 from pecia_workers.witness.witnesses import Witnesses
 from tests.shared.parts import claimed_part
-from tests.shared.slips import Slip
 
 SETS = {"clean": (20261126, 40, 0.0), "spoilt": (20261127, 80, 0.7), "unseen": (20261128, 40, 0.7)}
 """Seed, number and hardness. No threshold was chosen by the last."""

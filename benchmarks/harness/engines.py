@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.slips import Slip, slips
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.models import visible_gpus
 from pecia_workers.engines.registry import create_engine
@@ -19,7 +20,6 @@ from pecia_workers.protocol.base import Engine
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "rivals")]
 
-from tests.shared.slips import Slip, slips  # noqa: E402
 from vllm_job import Answer, Job  # noqa: E402  programs of that directory import it by the same name
 
 READER = ROOT / "tests" / "engine" / "reader"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pecia import Captions, CaptionVideo, FailureCode, JobState
+from pecia import CaptionVideo, FailureCode, JobState
 from tests.shared.command import ran, run_pecia
 from tests.shared.fixture_types import RunFleet
 from tests.shared.limits import WAIT_S
@@ -23,20 +23,6 @@ pytestmark = pytest.mark.gate
 def captioners(run_fleet: RunFleet) -> Iterator[Any]:
     with run_fleet("captions", engine="simulated:instant", video_segment=timedelta(seconds=2)) as fleet:
         yield fleet
-
-
-def test_a_long_video_comes_back_as_segments_and_a_summary(captioners: Any) -> None:
-    job = captioners.client.submit(CaptionVideo(video(7)))
-
-    captions: Captions = job.result(timeout=WAIT_S)
-
-    segments = [(one.number, one.start.total_seconds()) for one in captions.segments]
-    assert segments == [(1, 0), (2, 2), (3, 4), (4, 6)]
-    assert captions.segments[-1].end == timedelta(seconds=7)
-    assert {(one.frames, one.width, one.height) for one in captions.segments[:3]} == {(16, 160, 96)}
-    assert captions.summary
-    assert captions.failed == ()
-    assert (job.progress.total, job.progress.done) == (5, 5)
 
 
 def test_a_video_that_breaks_off_is_partial_and_says_where(captioners: Any) -> None:

@@ -296,16 +296,6 @@ def test_the_broker_page_shows_what_waits_by_lane(page: Page, ward: Ward, eventu
     assert row(page, "queue-table", "caption.normal").locator("td").all_inner_texts()[1] == "0"
 
 
-def test_nothing_that_was_read_is_on_any_page(page: Page, ward: Ward) -> None:
-    base = ward.fleet.fleet.flower.url
-    worker = page.get_by_role("link", name="engine@").inner_text()
-    for path in ("/", "/tasks", f"/task/{ward.part('read')}", f"/worker/{worker}", "/broker", "/api/tasks"):
-        answer = page.goto(base + path, wait_until="networkidle")
-        assert answer
-        assert answer.ok, path
-        assert SAID not in page.content()
-
-
 KEPT = 3
 
 

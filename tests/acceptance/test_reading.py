@@ -1,26 +1,35 @@
 """Documents go in and their text comes out, with one callback for each job, also from many processes at once.
 
-What cannot be read is in test_every_input.py.
+What dies in the middle of thirty pages is made good: every page is read, each exactly once. What cannot be read is in
+test_every_input.py.
 """
 
 import io
 import json
+import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 from PIL import Image
+from pydantic import SecretStr
+from redis import Redis
 
 from pecia import Document, JobState, NoticeType, Page, ReadDocument, Verdict
+from pecia.job import JobGroup
 from pecia.webhooks import verify
 from pecia_workers.media import samples
+from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import ran
-from tests.shared.fixture_types import Draw, Eventually, Make
+from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
 from tests.shared.limits import WAIT_S
 from tests.shared.pictures import encoded
+from tests.soak.auditor import keys_left
 
 Drawing = Callable[[str], Image.Image]
 
@@ -121,3 +130,123 @@ def test_nobody_who_waits_is_forgotten_and_no_connection_is_kept(fleet: Any) -> 
     assert 0 < told["postgres_most"] <= 4 * 15
     assert told["redis_most"] > 0
     assert (told["postgres_after"], told["redis_after"]) == (0, 0)
+
+
+PAGES = 30
+
+
+def submit(fleet: Any, drawn: Draw, word: str) -> JobGroup[Document]:
+    tasks = (ReadDocument(drawn(f"{word} number {number}")) for number in range(PAGES))
+    jobs: JobGroup[Document] = fleet.client.submit_many(tasks)
+    return jobs
+
+
+def count_done(jobs: JobGroup[Document]) -> int:
+    return sum(job.refresh().done for job in jobs)
+
+
+def expect_all_read_once(fleet: Any, jobs: JobGroup[Document], word: str) -> None:
+    jobs.wait(timeout=WAIT_S)
+    assert {job.state for job in jobs} == {JobState.SUCCEEDED}
+    for number, document in enumerate(jobs.results(timeout=0)):
+        assert document.text == f"{word} number {number}"
+    ids = [job.id for job in jobs]
+    rows = fleet.query(
+        "SELECT p.state, count(r.part_id) FROM parts p LEFT JOIN results r ON r.part_id = p.id"
+        " WHERE p.job_id = ANY(%s) GROUP BY p.id",
+        ids,
+    )
+    assert rows == [("done", 1)] * PAGES
+
+
+@pytest.mark.parametrize("service", ["engine", "redis", "postgres"])
+def test_killed_services_lose_nothing(fleet: Any, drawn: Draw, eventually: Eventually, service: str) -> None:
+    jobs = submit(fleet, drawn, service)
+    eventually(lambda: count_done(jobs) >= 10)
+    os.kill(fleet.pid(service), signal.SIGKILL)
+    expect_all_read_once(fleet, jobs, service)
+
+
+def test_a_redis_that_was_emptied_loses_nothing(fleet: Any, drawn: Draw, eventually: Eventually) -> None:
+    jobs = submit(fleet, drawn, "flushed")
+    eventually(lambda: count_done(jobs) >= 10)
+    with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
+        redis.flushall()
+    expect_all_read_once(fleet, jobs, "flushed")
+
+
+@contextmanager
+def frozen(fleet: Any) -> Iterator[None]:
+    redis = fleet.pid("redis")
+    os.kill(redis, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(redis, signal.SIGCONT)
+
+
+@contextmanager
+def full(fleet: Any) -> Iterator[None]:
+    """Full with what is not the fleet's: nothing that it takes out makes room."""
+    with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
+        most = redis.config_get("maxmemory")["maxmemory"] or 0
+        redis.config_set("maxmemory", 1)
+        try:
+            yield
+        finally:
+            redis.config_set("maxmemory", most)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("trouble", [frozen, full])
+def test_a_fleet_works_on_from_postgres_without_redis(
+    fleet: Any, drawn: Draw, trouble: Callable[[Any], AbstractContextManager[None]]
+) -> None:
+    """What is handed over, cut and read meanwhile goes through Postgres alone, and nothing counts as a death."""
+    name = trouble.__name__
+    with trouble(fleet):
+        jobs = submit(fleet, drawn, name)
+        expect_all_read_once(fleet, jobs, name)
+    ids = [job.id for job in jobs]
+    assert fleet.query("SELECT max(deaths), max(attempt) FROM parts WHERE job_id = ANY(%s)", ids) == [(0, 1)]
+    expect_all_read_once(fleet, submit(fleet, drawn, f"after {name}"), f"after {name}")
+
+
+def test_redis_is_empty_when_all_is_read(fleet: Any, eventually: Eventually) -> None:
+    with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
+        eventually(lambda: not keys_left(redis), what="an empty Redis")
+
+
+KEY = "sesame"
+
+
+def engine_of(fleet: Any) -> int | None:
+    pid: int | None
+    (pid,) = [service.pid for service in fleet.fleet.services() if service.name == "engine"]
+    return pid
+
+
+@pytest.mark.gate
+def test_pages_wait_for_an_absent_server(run_fleet: RunFleet, drawn: Draw, eventually: Eventually) -> None:
+    behaviour = Behaviour(key=KEY, takes_s=0.2)
+    with (
+        serving(behaviour) as first,
+        run_fleet(
+            "served",
+            engine="openai",
+            engine_url=first.url,
+            engine_api_key=SecretStr(KEY),
+            engine_ready_timeout=2,
+            decode_processes=1,
+        ) as fleet,
+    ):
+        before = fleet.client.submit(ReadDocument(drawn("before")))
+        assert before.result(timeout=WAIT_S).pages[0].text == behaviour.text
+        engine = engine_of(fleet)
+        first.kill()
+        jobs = fleet.client.submit_many(ReadDocument(drawn(f"page {number}")) for number in range(4))
+        eventually(lambda: engine_of(fleet) != engine, what="the worker's end")
+        with serving(behaviour, first.server_port):
+            jobs.wait(timeout=WAIT_S)
+
+        assert {job.refresh().state for job in jobs} == {JobState.SUCCEEDED}

@@ -1,19 +1,15 @@
-"""What holds of batches and labels where they are stored: indexes, encryption, buckets."""
+"""What holds of batches where they are stored: indexes and buckets."""
 
 import json
 from typing import Any
 
 import psycopg
 import pytest
-from pydantic import SecretStr
 
-from pecia import Client, ClientSettings, ReadDocument, Submission
+from pecia import Client, ReadDocument, Submission
 from pecia.records import Listing
 from pecia.store import conditions, for_driver, given, sql
-from pecia_schemas.encryption import Keyring, new_key
-from pecia_workers.ledger.rekeying import rewrap
 from tests.shared.house import House
-from tests.shared.tables import texts_of_tables
 
 LABEL = "Hartwigsen.pdf"
 PDF = b"%PDF-1.7"
@@ -41,25 +37,6 @@ def test_the_jobs_of_a_batch_are_found_by_an_index(house: House, client: Client)
             plan = "\n".join(line for (line,) in connection.execute(asked.encode(), given(wanted)))
             assert "jobs_batch_idx" in plan
             assert "Seq Scan" not in plan
-
-
-def test_a_label_is_encrypted_and_comes_under_another_key_with_the_rest(house: House) -> None:
-    rings = [{"new": new_key()}, {"old": new_key()}]
-
-    def client(*keys: dict[str, str]) -> Client:
-        setting = SecretStr(json.dumps({name: key for ring in keys for name, key in ring.items()}))
-        return Client(**house.urls, settings=ClientSettings(encryption_keys=setting))
-
-    with client(rings[1]) as former, client(rings[0]) as other, client(*rings) as both:
-        (job,) = submitted(former)
-        assert (job.label, former.job(job.id).label) == (LABEL, LABEL)
-        assert LABEL not in str(texts_of_tables(house.database_url))
-        assert other.job(job.id).label is None, "a list is shown without the key too"
-        job.cancel()
-
-        keys = Keyring.of(SecretStr(json.dumps(rings[0] | rings[1])))
-        assert house.ask(lambda database: rewrap(database, keys, lambda _: None)).jobs == 1
-        assert (other.job(job.id).label, both.job(job.id).label) == (LABEL, LABEL)
 
 
 @pytest.mark.gate

@@ -237,27 +237,6 @@ def test_a_document_that_failed_is_told_and_ends_with_1(shell: Shell) -> None:
     assert json.loads(read.stdout)["failure"] == {"code": DAMAGED.code, "message": DAMAGED.message}
 
 
-def test_a_repeated_key_is_the_same_job_and_another_file_under_it_a_usage_error(shell: Shell) -> None:
-    shell.draw("a.png", "b.png")
-    first, again = (shell.run("read", "a.png", "--key", "k").stdout for _ in range(2))
-    other = shell.run("read", "b.png", "--key", "k")
-    assert first == again
-    assert other.returncode == 2
-    assert first.strip() in one_line(other)
-
-
-def test_a_result_is_text_by_page_or_json(shell: Shell) -> None:
-    (job,) = shell.submit("a.png")
-    assert shell.run("result", job).returncode == 3
-    shell.read_all()
-    text = shell.run("result", job)
-    assert (text.returncode, text.stdout.splitlines()) == (
-        0,
-        ["--- a.png, page 1 (ok)", "Blutdruck 120/80", ""],
-    )
-    assert json.loads(shell.run("result", job, "--json").stdout)["pages"][0]["text"] == "Blutdruck 120/80"
-
-
 def test_wait_ends_with_what_became_of_the_jobs(shell: Shell) -> None:
     (done,) = shell.submit("a.png")
     shell.read_all()

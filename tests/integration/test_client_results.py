@@ -142,20 +142,6 @@ def test_a_cancelled_job_is_announced_to_workers_and_waiters(client: Client, red
     assert messages == {str(job.id), "cancelled"}
 
 
-def test_what_is_retried_is_published_again(client: Client, scribe: Any, house: House) -> None:
-    job = client.submit(ReadDocument(PDF))
-    scribe.cut(job.id, 2)
-    scribe.read(job.id, 0)
-    scribe.fail(job.id, 1)
-    job.retry()
-    with Redis.from_url(house.redis_url) as redis:
-        assert redis.llen("read.normal") == 1
-    query = (
-        "SELECT attempt, failure, published_at IS NOT NULL FROM parts WHERE stage = 'read' AND ordinal = 1"
-    )
-    assert house.query(query) == [(1, None, True)]
-
-
 def test_a_thousand_jobs_wait_on_one_connection(client: Client, redis_url: str, picture: Picture) -> None:
     content = picture()
     group = client.submit_many(ReadDocument(content) for _ in range(1000))

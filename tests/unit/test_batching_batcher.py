@@ -14,7 +14,7 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.batcher import Batcher, Meter, Packing
 from pecia_workers.batching.learned import ENOUGH, LearnedLengths, length_of, step_of
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.engines.simulated import BLOCK_TOKENS, DrawnLengths, IterationModel, SimulatedEngine
+from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel, SimulatedEngine
 from pecia_workers.protocol.attempts import _CLOCK, clocked
 from pecia_workers.protocol.base import EngineDeadError, EngineRequest, Generation, Load
 from pecia_workers.protocol.parts import Done
@@ -175,18 +175,6 @@ async def test_an_output_that_was_seen_often_is_what_the_next_is_expected_to_be(
             await desk.batcher.generate(asked(number))
         first, learned = desk.prices[UUID(int=0)], desk.prices[UUID(int=ENOUGH)]
     assert first - learned == 400 - length_of(step_of(OUTPUT))
-
-
-async def test_packing_is_the_kv_cache_in_use_while_others_wait() -> None:
-    model = IterationModel(kv_blocks=BUDGET // BLOCK_TOKENS)
-    async with Desk(SimulatedEngine(model, DrawnLengths(), VirtualClock())) as desk:
-        await desk.batcher.generate(asked(0))
-        alone = desk.batcher.packing.share
-        await asyncio.gather(*(desk.batcher.generate(asked(number)) for number in range(1, 20)))
-        crowded = desk.batcher.packing.share
-    assert alone is None
-    assert crowded is not None
-    assert 0.1 < crowded < 1
 
 
 def test_packing_is_the_mean_over_the_time_in_which_something_waited() -> None:

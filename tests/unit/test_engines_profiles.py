@@ -253,14 +253,6 @@ def test_a_checkpoint_that_cannot_be_understood_is_not_known(tmp_path: Path, con
     assert known_model(str(tmp_path)) is None
 
 
-def test_the_driver_tells_of_its_gpus(driver: Callable[..., None]) -> None:
-    driver("GPU-aa, NVIDIA L4, 23034", "GPU-bb, NVIDIA GB10, [N/A]")
-    assert visible_gpus() == (
-        Gpu(handle="GPU-aa", name="NVIDIA L4", memory_bytes=23034 * 2**20),
-        Gpu(handle="GPU-bb", name="NVIDIA GB10", memory_bytes=0),
-    )
-
-
 @pytest.mark.parametrize(
     ("visible", "handles"),
     [

@@ -166,15 +166,6 @@ async def read_pages(engine: SimulatedEngine, count: int) -> None:
         await engine.stop()
 
 
-def test_the_same_seed_takes_the_same_virtual_time() -> None:
-    ends = []
-    for seed in (1, 1, 2):
-        clock = VirtualClock()
-        asyncio.run(read_pages(SimulatedEngine(lengths=DrawnLengths(seed=seed), clock=clock), 20))
-        ends.append(clock.now)
-    assert ends[0] == ends[1] != ends[2]
-
-
 def test_real_time_passes_as_the_model_says_also_if_it_wakes_late(monkeypatch: pytest.MonkeyPatch) -> None:
     model = IterationModel(base_s=0.01, prefill_token_s=0, decode_sequence_s=0)
     waits: list[float] = []

@@ -163,13 +163,6 @@ def test_a_pdf_may_have_lines_of_a_mail_or_printing_system_before_it() -> None:
     assert sniff(b" " * 1_100 + b"%PDF-1.4") is None
 
 
-def test_each_frame_of_a_tiff_has_its_own_size_and_pixels(file: MakeFile) -> None:
-    path = file(numbered(40, compression="tiff_lzw"))
-    assert [page.width for page in inspect_file(path, LIMITS)] == [11 + number for number in range(40)]
-    for number in (39, 0, 17):
-        assert (page_pixels(path, number, LIMITS) == number).all()
-
-
 def test_the_last_frame_of_a_tiff_is_read_alone(file: MakeFile, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
 

@@ -26,6 +26,7 @@ from pecia_workers.engines.models import fingerprint, revision_of
 from pecia_workers.protocol.base import Capabilities, ClipTimes, EngineRequest, Piece, Sampling
 from pecia_workers.protocol.parts import ClaimedPart, Earlier
 from pecia_workers.reading.caching import Look, ResultCache, identity_of, key_of, tenant_of
+from tests.shared.limits import WAIT_S
 from tests.shared.parts import claimed_part
 from tests.shared.samples import page
 
@@ -286,8 +287,10 @@ async def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:
     others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
     different = await cache.look(claimed(), [replace(REQUEST, images=(PIXELS + 1,))], Page)
     assert (read.found, different.found) == (None, None)
-    await asyncio.wait(others, timeout=0.3)
-    assert kept.looks == 5
+    async with asyncio.timeout(WAIT_S):
+        while kept.looks < 5:  # noqa: ASYNC110  looks that tasks take
+            await asyncio.sleep(0.01)
+    await asyncio.wait(others, timeout=0.1)
     assert not any(other.done() for other in others)
 
     kept.keep(read, first)

@@ -10,7 +10,7 @@ import pytest
 from pecia import Bundle, Client, Document, FailureCode, GatewayUnavailableError, ReadBundle, ReadDocument
 from pecia_schemas.media import MediaType
 from tests.shared import http_doubles
-from tests.shared.gateways import Gateway, serving
+from tests.shared.gateways import Gateway
 from tests.shared.limits import WAIT_S
 from tests.shared.real_fleet import RealFleet
 
@@ -148,28 +148,6 @@ def test_events_come_again_from_where_they_may_be_missing(fleet: RealFleet, gate
     assert [name for name, _, _ in events_of(rest.text)] == ["end"]
 
 
-def test_the_same_key_is_the_same_job(gateway: Gateway) -> None:
-    bearer = gateway.bearer()
-    ask: dict[str, Any] = {"files": [("file", ("a.pdf", PDF))], "headers": {"Idempotency-Key": "visit-1"}}
-    first, again = bearer.post("/v1/jobs", **ask), bearer.post("/v1/jobs", **ask)
-    assert (first.status_code, again.status_code) == (201, 200)
-    assert first.json()["jobs"][0]["id"] == again.json()["jobs"][0]["id"]
-    ask["files"] = [("file", ("a.pdf", PDF + b" other"))]
-    other = bearer.post("/v1/jobs", **ask)
-    assert (other.status_code, other.json()["code"]) == (409, "idempotency_conflict")
-    assert other.json()["existing_job_id"] == first.json()["jobs"][0]["id"]
-
-
-def test_a_task_that_is_refused_leaves_the_others_alone(gateway: Gateway) -> None:
-    answer = gateway.bearer().post(
-        "/v1/jobs", json={"tasks": [{"url": "https://a.example/1.pdf"}, {"url": "ftp://a.example/2.pdf"}]}
-    )
-    assert answer.status_code == 201
-    assert [job["number"] for job in answer.json()["jobs"]] == [0]
-    (refused,) = answer.json()["refused"]
-    assert (refused["number"], refused["problem"]["code"]) == (1, "invalid_source")
-
-
 @pytest.mark.parametrize("path", ["/v1/counts?batch=%00", "/v1/batches/a%00b"])
 def test_what_postgres_refuses_says_nothing_of_the_database(path: str, gateway: Gateway) -> None:
     answer = gateway.bearer().get(path)
@@ -182,13 +160,6 @@ def test_a_document_is_never_named_by_its_content(gateway: Gateway) -> None:
     task = {"source": {"sha256": "0" * 64, "size": 1, "media_type": MediaType.PDF}}
     answer = gateway.bearer().post("/v1/jobs", json={"tasks": [task]})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
-
-
-def test_what_is_too_large_is_refused(fleet: RealFleet) -> None:
-    with serving(fleet.settings, gateway_max_bytes=100_000) as small:
-        bearer = small.bearer()
-        answer = bearer.post("/v1/jobs", files=[("file", ("a.pdf", bytes(200_000)))])
-        assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 One line in three means nothing, so that it has to be read and cannot be guessed.
 """
 
+# ruff: noqa: PLR2004  shares and sizes of what is drawn by lot
+
 import math
 import random
 import string
