@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,11 @@ from redis.asyncio.client import PubSub
 
 from pecia.aio.connections import AsyncConnections
 from pecia.aio.publishing import AsyncPublisher
-from pecia.gateway.openai.statements import Requests
+from pecia.errors import SubmitError
+from pecia.gateway.openai.statements import Requests, check_open
+from pecia.handles import Accepted
+from pecia.store import Connection
+from pecia.submission import NewJob
 from pecia.waiting import CONFIRMATION_S, Deadline
 from pecia_schemas.messages import job_channel
 from pecia_schemas.redis_connections import HEALTH_CHECK_S
@@ -178,6 +182,9 @@ class SharedAnnouncements:
 class GatewayConnections(AsyncConnections):
     """The stores of a fleet as all keys of a gateway share them."""
 
+    lines_of: UUID | None = None
+    """The batch of requests whose lines are submitted by these; none is once it is over."""
+
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings)
         self._subscription = Subscription(self.bus)
@@ -185,6 +192,17 @@ class GatewayConnections(AsyncConnections):
     def _name(self, client: str, tenant: str | None) -> None:
         super()._name(client, tenant)
         self.requests = Requests(*self._asks)
+
+    def _accepting(self, new: Sequence[NewJob]) -> Callable[[Connection], list[Accepted | SubmitError]]:
+        accept = super()._accepting(new)
+        if (held_id := self.lines_of) is None:
+            return accept
+
+        def accept_lines(connection: Connection) -> list[Accepted | SubmitError]:
+            check_open(connection, held_id)
+            return accept(connection)
+
+        return accept_lines
 
     def announcements(
         self, job_ids: Collection[UUID], deadline: Deadline
