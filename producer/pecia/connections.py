@@ -50,7 +50,6 @@ class Connections(Inheritable):
         self.poll_s = settings.poll_interval.total_seconds()
         """Seconds after which a waiting client looks by itself."""
         self.backlog = Backlog(settings.max_backlog)
-        self.accounts = Accounts(self._database)
         self.trail = Trail(self._database)
         self.dead = DeadParts(self._database)
         self.access = AccessKeys(self._database)
@@ -61,6 +60,7 @@ class Connections(Inheritable):
         self.client, self.tenant = client, tenant
         self._asks = asks = self._database, self.keys, client, tenant
         self.store, self.deliveries = Store(*asks), Deliveries(*asks)
+        self.accounts = Accounts(*asks)
         self.endpoints = Endpoints(*asks, most=self._settings.max_endpoints)
         for of_the_former in ("transitions", "purging", "reviews"):
             vars(self).pop(of_the_former, None)

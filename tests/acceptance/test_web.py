@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from pecia.accounts import Scope
+from pecia_workers.commands.up import web_link
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import run_pecia
 from tests.shared.fixture_types import RunFleet
@@ -76,7 +77,7 @@ def key_of(fleet: Any, tenant: str) -> str:
 def signed_in(context: BrowserContext, fleet: Any, tenant: str) -> Page:
     page = context.new_page()
     page.goto(fleet.fleet.gateway)
-    expect(page.get_by_label("Key")).to_be_focused()
+    expect(page.get_by_label("Key", exact=True)).to_be_focused()
     page.keyboard.type(key_of(fleet, tenant))
     page.keyboard.press("Enter")
     expect(page.locator("#who")).to_contain_text(f"{tenant} / eva")
@@ -138,17 +139,24 @@ def test_another_tenant_sees_nothing_and_who_leaves_is_out(context: BrowserConte
     page = signed_in(context, fleet, "ward-8")
     expect(page.locator("#rows")).to_contain_text("No jobs yet.")
     page.get_by_role("button", name="Sign out").click()
-    expect(page.get_by_label("Key")).to_be_focused()
+    expect(page.get_by_label("Key", exact=True)).to_be_focused()
     page.reload()
-    expect(page.get_by_label("Key")).to_be_visible()
+    expect(page.get_by_label("Key", exact=True)).to_be_visible()
 
 
 def test_a_link_signs_in_and_leaves_no_key_in_the_address(browser: Browser, fleet: Any) -> None:
     with browser.new_context(locale="ko-KR") as context:
         page = context.new_page()
-        page.goto(f"{fleet.fleet.gateway}/#{key_of(fleet, 'ward-9')}")
+        link = web_link(fleet.fleet)
+        assert link is not None
+        page.goto(link)
         expect(page.get_by_role("button", name="로그아웃")).to_be_visible()
+        expect(page.locator("#who")).to_contain_text("local / browser")
         assert page.url == f"{fleet.fleet.gateway}/"
         page.goto(f"{fleet.fleet.gateway}/#pecia_x_y")
         page.reload()
         expect(page.get_by_role("status")).to_contain_text("There is no such key")
+    secret = link.rpartition("_")[2]
+    kept = [path for path in fleet.fleet.home.path.rglob("*") if path.suffix == ".log"]
+    assert kept
+    assert not any(secret in path.read_text(errors="replace") for path in kept)

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from pecia.errors import PeciaError
-from pecia.gateway import jobs, problems, submitting, webhooks
+from pecia.gateway import jobs, keys, problems, submitting, webhooks
 from pecia.gateway.announcements import GatewayConnections
 from pecia.gateway.bodies import Job, Submission, Submitted
 from pecia.gateway.bounds import BoundedBodies
@@ -72,7 +72,7 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     v1 = APIRouter(prefix="/v1")
-    for router in (submitting.router, jobs.router, webhooks.router):
+    for router in (submitting.router, jobs.router, keys.router, webhooks.router):
         v1.include_router(router)
     app.include_router(v1)
     for router in (files.router, batches.router, completions.router):
