@@ -3,6 +3,7 @@
 With SCREENSHOTS=docs/images in the environment pictures of the page are kept there.
 """
 
+import io
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import run_pecia
 from tests.shared.fixture_types import RunFleet
 from tests.shared.http_doubles import free_port
+from tests.shared.limits import WAIT_S
 from tests.shared.npm_files import Download, fetched
 from tests.shared.pictures import encoded
 
@@ -86,7 +88,8 @@ def signed_in(context: BrowserContext, fleet: Any, tenant: str) -> Page:
 
 def keep(page: Page, name: str) -> None:
     if place := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=Path(place) / f"{name}.png", animations="disabled")
+        picture = Image.open(io.BytesIO(page.screenshot(animations="disabled")))
+        picture.convert("RGB").quantize(64).save(Path(place) / f"{name}.png", optimize=True)
 
 
 def faults_of(page: Page) -> list[str]:
@@ -108,9 +111,11 @@ def test_twenty_files_three_doubts_and_a_download(
     page = signed_in(context, fleet, "ward-7")
     assert faults_of(page) == []
     page.get_by_label("Batch name").fill("rounds")
+    keep(page, "web-drop")
     page.locator("#files").set_input_files(files)
     expect(page.get_by_role("status")).to_contain_text("20 of 20 sent")
-    expect(page.locator("#counts")).to_contain_text(re.compile("19 done.*1 failed|1 failed.*19 done"))
+    read = re.compile("19 done.*1 failed|1 failed.*19 done")
+    expect(page.locator("#counts")).to_contain_text(read, timeout=WAIT_S * 1000)
     expect(page.locator("#rows tr", has_text="to review")).to_have_count(len(DOUBTFUL))
     expect(page.locator("#rows tr", has_text="19.png")).to_contain_text(
         re.compile("corrupt|unreadable|damaged")
@@ -122,6 +127,8 @@ def test_twenty_files_three_doubts_and_a_download(
         expect(page.locator("#reason")).to_have_text("Another reading differs")
         page.keyboard.press("e")
         expect(page.locator("#entry")).to_have_value(re.compile("600"))
+        if number == DOUBTFUL[0]:
+            keep(page, "web-correct")
         page.keyboard.press("Enter")
         expect(page.locator("#reason")).to_contain_text("No doubt is left")
         page.go_back()
