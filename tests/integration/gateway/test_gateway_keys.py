@@ -406,7 +406,10 @@ def test_usage_and_batches_are_those_of_the_tenant(fleet: RealFleet, gateway: Ga
     fleet.answers(ReadDocument, pages=["one", "two"])
     own, other = gateway.bearer("clinic"), gateway.bearer("south")
     for bearer in (own, other):
-        form = {"files": [("file", ("a.pdf", b"%PDF-1.7"))], "data": {"request": '{"batch": "night"}'}}
+        form: dict[str, Any] = {
+            "files": [("file", ("a.pdf", b"%PDF-1.7"))],
+            "data": {"request": '{"batch": "night"}'},
+        }
         assert bearer.post("/v1/jobs", **form).status_code == 201
     fleet.finish()
     fleet._postgres.execute("UPDATE parts SET verdict = 'review' WHERE stage = 'read'")
