@@ -160,7 +160,7 @@ async function send(files) {
   if (!chosen.length || sending) return;
   const request = { task: taskOf(), priority: $("lane").value };
   const batch = $("batch").value.trim();
-  if (batch || chosen.length > 1) request.batch = batch || `web ${new Date().toISOString().slice(0, 19).replace("T", " ")}`;
+  if (batch || chosen.length > 1) request.batch = batch || `web-${new Date().toISOString().slice(0, 19)}`;
   sending = true;
   $("sending").hidden = false;
   let safe = 0, refused = [];
