@@ -50,18 +50,20 @@ _SUMS = """
     GROUP BY GROUPING SETS ((name), ())
     ORDER BY name NULLS LAST
 """
-_ENDED_SINCE = "parts.finished_at >= coalesce(CAST(:since AS timestamptz), '-infinity')"
+_ENDED_SINCE = """parts.finished_at >= coalesce(CAST(:since AS timestamptz), '-infinity')
+          AND (CAST(:tenant AS text) IS NULL OR jobs.tenant = :tenant)"""
 _OF_JOB = "parts.job_id = :job_id"
 
 
 class Accounts(Statements[D_co]):
-    """The accounts of all parts, as a client may ask for them."""
+    """The accounts of all parts, or of one tenant's, as a client may ask for them."""
 
     @transaction
     def since(self, connection: Connection, moment: datetime | None, by: str | None) -> Usage:
         """Return the sums over the parts that have ended since. Raises `InvalidOptionError` for an unknown `by`."""
         key = (by or "").removeprefix(_METADATA)
-        rows = connection.execute(_sums(by, _ENDED_SINCE), {"since": moment, "key": key}).mappings()
+        values = {"since": moment, "tenant": self._tenant, "key": key}
+        rows = connection.execute(_sums(by, _ENDED_SINCE), values).mappings()
         return Usage(
             since=moment,
             by=by,
@@ -252,7 +254,7 @@ class Scope(StrEnum):
     REVIEW = "review"
     """Find the pages that a person should look at."""
     ADMIN = "admin"
-    """Erase jobs; register webhooks and list their deliveries."""
+    """Erase jobs; register webhooks and list their deliveries; see usage; make and revoke the tenant's keys."""
 
 
 class AccessKey(Record):

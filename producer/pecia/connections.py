@@ -19,7 +19,7 @@ from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
 from pecia.handles import Accepted
 from pecia.records import DocumentFate, Erasure
 from pecia.request import Item, Options
-from pecia.store import Store
+from pecia.store import Connection, Store
 from pecia.submission import NewJob, Outcomes, Prepared
 from pecia.waiting import Backlog, Deadline, Inheritable, batches, closing, prepare, within_work
 from pecia_schemas import tracing
@@ -50,7 +50,6 @@ class Connections(Inheritable):
         self.poll_s = settings.poll_interval.total_seconds()
         """Seconds after which a waiting client looks by itself."""
         self.backlog = Backlog(settings.max_backlog)
-        self.accounts = Accounts(self._database)
         self.trail = Trail(self._database)
         self.dead = DeadParts(self._database)
         self.access = AccessKeys(self._database)
@@ -61,6 +60,7 @@ class Connections(Inheritable):
         self.client, self.tenant = client, tenant
         self._asks = asks = self._database, self.keys, client, tenant
         self.store, self.deliveries = Store(*asks), Deliveries(*asks)
+        self.accounts = Accounts(*asks)
         self.endpoints = Endpoints(*asks, most=self._settings.max_endpoints)
         for of_the_former in ("transitions", "purging", "reviews"):
             vars(self).pop(of_the_former, None)
@@ -154,13 +154,16 @@ class Connections(Inheritable):
                 one = partial(submission.accept_one, new=new[0])
                 if (accepted := self._database.alone(one)) is not None:
                     return [accepted]
-            write = partial(submission.accept, batch=new, keys=self.keys, is_stored=self.holds)
-            return self._database.transaction(write)
+            return self._database.transaction(self._accepting(new))
         except DatabaseRefusedError as error:
             if len(new) == 1:
                 return [SubmitError(str(error))]
             half = len(new) // 2
             return self._write(new[:half]) + self._write(new[half:])
+
+    def _accepting(self, new: Sequence[NewJob]) -> Callable[[Connection], list[Accepted | SubmitError]]:
+        """Return the work of the transaction that writes jobs."""
+        return partial(submission.accept, batch=new, keys=self.keys, is_stored=self.holds)
 
     def holds(self, payload: str) -> bool:
         """Return whether the payload store holds something of that name, to the work of a transaction."""

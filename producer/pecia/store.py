@@ -278,6 +278,17 @@ _BATCH_BY_ID = f"""
     SELECT id, name, created_at FROM batches WHERE id BETWEEN :lowest AND :highest AND {_OWN} LIMIT 2
     """  # noqa: S608  as above
 
+_BATCHES = f"""
+    SELECT id, name, created_at FROM batches
+    WHERE {_OWN} AND (CAST(:before AS uuid) IS NULL OR id < :before) ORDER BY id DESC LIMIT :size
+    """  # noqa: S608  as above
+_IN_DOUBT = f"""
+    SELECT count(*) FROM (
+        SELECT FROM parts JOIN jobs ON jobs.id = job_id
+        WHERE batch = :batch AND stage = 'read' AND {NEEDS_REVIEW} AND erased_at IS NULL LIMIT :most
+    ) AS pages
+    """  # noqa: S608  as above
+
 _COUNT = """
     SELECT state, count(*) AS jobs, coalesce(sum(total), 0) AS parts, sum(done) AS done, sum(failed) AS failed,
            sum(cancelled) AS cancelled, count(*) FILTER (WHERE total IS NULL) AS uncut
@@ -466,6 +477,17 @@ class Store(Statements[D_co]):
         if len(found) != 1:
             raise BatchNotFoundError(reference)
         return Batch(**found[0])
+
+    @transaction
+    def batches(self, connection: Connection, *, before: UUID | None, size: int) -> list[Batch]:
+        """Return batches, newest first."""
+        values = {"tenant": self._tenant, "before": before, "size": size}
+        return [Batch(**row) for row in connection.execute(_BATCHES, values).mappings()]
+
+    @transaction
+    def in_doubt(self, connection: Connection, batch: UUID, most: int) -> int:
+        """Return how many pages of a batch a person should look at, up to `most`."""
+        return int(connection.execute(_IN_DOUBT, {"batch": batch, "most": most}).scalar())
 
     @transaction
     def counts(self, connection: Connection, listing: Listing) -> Counts:

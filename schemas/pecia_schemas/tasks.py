@@ -299,6 +299,8 @@ class RequestFile(Task[Document]):
     result_type: ClassVar[type[BaseModel]] = Document
 
     lines: int = Field(kw_only=True, ge=1)
+    kept_s: int | None = Field(default=None, kw_only=True)
+    """For how long the file is there, or those of answers after a batch; None: for as long as what it is made of."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

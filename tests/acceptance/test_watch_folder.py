@@ -23,8 +23,13 @@ pytestmark = pytest.mark.gate
 
 
 @pytest.fixture(scope="module")
-def fleet(run_fleet: RunFleet) -> Iterator[Any]:
-    with run_fleet("folder", engine="simulated") as fleet:
+def inbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("folder") / "inbox"
+
+
+@pytest.fixture(scope="module")
+def fleet(run_fleet: RunFleet, inbox: Path) -> Iterator[Any]:
+    with run_fleet("folder", engine="simulated", watch_folder=str(inbox)) as fleet:
         yield fleet
 
 
@@ -111,3 +116,16 @@ def test_a_network_drive_is_polled_and_a_run_ends_when_all_is_read(
     assert {path.name for path in (folder / "failed").iterdir()} == {"b.pdf", "b.pdf.error.txt"}
     with watching(fleet, folder, "--keep", "--recursive"):
         assert "Another" in run_pecia(*words, env=fleet.environment).stderr
+
+
+def test_a_fleet_watches_the_folder_of_its_settings_and_its_log_names_no_file(
+    fleet: Any, drawn: Draw, inbox: Path
+) -> None:
+    scratch = inbox.with_name("Kim-Minji.png")
+    scratch.write_bytes(drawn("Ward 12"))
+    scratch.rename(inbox / scratch.name)
+    assert wait_until((inbox / "done" / "Kim-Minji.png.txt").exists, WAIT_S)
+    assert wait_until(lambda: not (inbox / "Kim-Minji.png").exists(), WAIT_S)
+    logs = [path.read_text(errors="replace") for path in fleet.fleet.home.path.rglob("logs/*.log")]
+    assert any("watching" in log for log in logs)
+    assert not any("Minji" in log for log in logs)

@@ -437,6 +437,7 @@ def watch_folder(
     jobs: reading.JobOptions,
     where: FolderOptions,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each document.")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="Print nothing of a document, as for a log.")] = False,
 ) -> None:
     """Read each document that is put into a folder, once, until Ctrl-C or SIGTERM.
 
@@ -462,7 +463,8 @@ def watch_folder(
         nonlocal ending
         if why is not None or (job and job.state is not JobState.SUCCEEDED):
             ending = Ending.FAILED
-        _report(entry, job, result, why, as_json=as_json)
+        if not quiet:
+            _report(entry, job, result, why, as_json=as_json)
 
     with _stopping() as stop, Client() as client, Journal.open(folder) as journal:
         watch = Watch(

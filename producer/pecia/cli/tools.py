@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from pecia.aio.client import AsyncClient
-from pecia.gateway.tools import OwnDoor, make_tools
+from pecia.gateway.tools import LocalBackend, make_tools
 
 
 def mcp(
@@ -28,6 +28,6 @@ def mcp(
 
     async def serve() -> None:
         async with AsyncClient() as client:
-            await make_tools(OwnDoor(client, folder)).run_stdio_async()
+            await make_tools(LocalBackend(client, folder)).run_stdio_async()
 
     asyncio.run(serve())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Any
 from uuid import UUID
@@ -13,78 +13,106 @@ from redis.asyncio.client import PubSub
 
 from pecia.aio.connections import AsyncConnections
 from pecia.aio.publishing import AsyncPublisher
-from pecia.gateway.openai.statements import Requests
+from pecia.errors import SubmitError
+from pecia.gateway.openai.statements import Requests, check_open
+from pecia.handles import Accepted
+from pecia.store import Connection
+from pecia.submission import NewJob
 from pecia.waiting import CONFIRMATION_S, Deadline
 from pecia_schemas.messages import job_channel
+from pecia_schemas.redis_connections import HEALTH_CHECK_S
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.threads import end
 
 
 class Subscription:
-    """One subscription to the channels of all jobs that something waits for."""
+    """One subscription to the channels of all jobs that something waits for, as long as anything does.
+
+    One task alone uses its connection: a second one that subscribes would read replies that the first one waits for.
+    """
 
     def __init__(self, bus: AsyncPublisher) -> None:
         self.bus = bus
         self._waits: dict[str, set[SharedAnnouncements]] = {}
         self._confirmed: set[str] = set()
-        self._commands = asyncio.Lock()
-        self._pubsub: PubSub | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._reading: asyncio.Future[dict[str, Any] | None] | None = None
 
     async def add(self, wait: SharedAnnouncements) -> bool:
         """Let a wait hear of its jobs; return whether later announcements will be heard."""
+        for channel in wait.channels:
+            self._waits.setdefault(channel, set()).add(wait)
+        self._interrupt()
+        self._running = self._running or asyncio.create_task(self._run())
         try:
-            if (redis := await self.bus.reach()) is None:
-                return False
             async with asyncio.timeout(CONFIRMATION_S):
-                async with self._commands:
-                    new = [channel for channel in wait.channels if channel not in self._waits]
-                    for channel in wait.channels:
-                        self._waits.setdefault(channel, set()).add(wait)
-                    self._pubsub = self._pubsub or redis.pubsub()
-                    if new:
-                        await self._pubsub.subscribe(*new)
-                    if self._reading is None or self._reading.done():
-                        self._reading = asyncio.create_task(self._read(self._pubsub))
                 while not self._confirmed.issuperset(wait.channels):
                     if not await wait.noticed():
                         return False
-        except (RedisError, OSError, TimeoutError):
-            await self._give_up()
+        except TimeoutError:
+            await self.close()
             return False
         return True
 
-    async def remove(self, wait: SharedAnnouncements) -> None:
+    def remove(self, wait: SharedAnnouncements) -> None:
         """Let a wait hear no more."""
-        async with self._commands:
-            over = []
-            for channel in wait.channels:
-                waits = self._waits.get(channel, set())
+        for channel in wait.channels:
+            if waits := self._waits.get(channel):
                 waits.discard(wait)
-                if not waits and self._waits.pop(channel, None) is not None:
-                    over.append(channel)
-            self._confirmed.difference_update(over)
-            if over and self._pubsub is not None:
-                with suppress(RedisError, OSError):
-                    await self._pubsub.unsubscribe(*over)
+                if not waits:
+                    del self._waits[channel]
+        self._interrupt()
 
     async def close(self) -> None:
-        """Subscribe to nothing any more."""
-        reading, self._reading = self._reading, None
-        if reading is not None:
-            await end(reading)
-        pubsub, self._pubsub = self._pubsub, None
-        if pubsub is not None:
+        """Subscribe to nothing any more; all waits look by themselves until they are added again."""
+        if self._running is not None:
+            await end(self._running)
+
+    def _interrupt(self) -> None:
+        """Have the task subscribe to what waits wait for now."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _run(self) -> None:
+        try:
+            if (redis := await self.bus.reach()) is not None:
+                await self._follow(redis.pubsub())
+        except (RedisError, OSError):
+            pass
+        finally:
+            self._running = None
+            if lost := {wait for waits in self._waits.values() for wait in waits}:
+                self.bus.rest()
+            self._waits, self._confirmed = {}, set()
+            for wait in lost:
+                wait.lose()
+
+    async def _follow(self, pubsub: PubSub) -> None:
+        """Subscribe to what waits wait for, and take in what comes, until none waits."""
+        subscribed: set[str] = set()
+        try:
+            while self._waits:
+                former, subscribed = subscribed, set(self._waits)
+                self._confirmed &= subscribed
+                if new := subscribed - former:
+                    await pubsub.subscribe(*new)
+                if over := former - subscribed:
+                    await pubsub.unsubscribe(*over)
+                if subscribed == self._waits.keys():
+                    self._take(await self._next(pubsub))
+        finally:
             with suppress(RedisError, OSError):
                 await pubsub.aclose()  # type: ignore[no-untyped-call]
 
-    async def _read(self, pubsub: PubSub) -> None:
+    async def _next(self, pubsub: PubSub) -> dict[str, Any] | None:
+        """Return the next message; None once the connection is to be checked or the waits change."""
+        self._reading = reading = asyncio.ensure_future(pubsub.get_message(timeout=HEALTH_CHECK_S))
         try:
-            while True:
-                self._take(await pubsub.get_message(timeout=None))
-        except (RedisError, OSError):
+            await asyncio.wait([reading])
+        finally:
             self._reading = None
-            await self._give_up()
+            await end(reading)
+        return None if reading.cancelled() else reading.result()
 
     def _take(self, message: dict[str, Any] | None) -> None:
         if message is None or message["type"] not in ("subscribe", "message"):
@@ -95,15 +123,6 @@ class Subscription:
             self._confirmed.add(channel)
         for wait in self._waits.get(channel, ()):
             wait.hear(channel if is_news else None)
-
-    async def _give_up(self) -> None:
-        """Leave Redis alone for a while; all waits look by themselves until they are added again."""
-        self.bus.rest()
-        lost = {wait for waits in self._waits.values() for wait in waits}
-        self._waits, self._confirmed = {}, set()
-        for wait in lost:
-            wait.lose()
-        await self.close()
 
 
 class SharedAnnouncements:
@@ -157,11 +176,14 @@ class SharedAnnouncements:
         """Wait for nothing any more."""
         if self._added:
             self._added = False
-            await self._subscription.remove(self)
+            self._subscription.remove(self)
 
 
 class GatewayConnections(AsyncConnections):
     """The stores of a fleet as all keys of a gateway share them."""
+
+    lines_of: UUID | None = None
+    """The batch of requests whose lines are submitted by these; none is once it is over."""
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings)
@@ -170,6 +192,17 @@ class GatewayConnections(AsyncConnections):
     def _name(self, client: str, tenant: str | None) -> None:
         super()._name(client, tenant)
         self.requests = Requests(*self._asks)
+
+    def _accepting(self, new: Sequence[NewJob]) -> Callable[[Connection], list[Accepted | SubmitError]]:
+        accept = super()._accepting(new)
+        if (held_id := self.lines_of) is None:
+            return accept
+
+        def accept_lines(connection: Connection) -> list[Accepted | SubmitError]:
+            check_open(connection, held_id)
+            return accept(connection)
+
+        return accept_lines
 
     def announcements(
         self, job_ids: Collection[UUID], deadline: Deadline

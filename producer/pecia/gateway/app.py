@@ -17,12 +17,12 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from pecia.errors import PeciaError
-from pecia.gateway import jobs, problems, submitting, webhooks
+from pecia.gateway import jobs, keys, problems, submitting, webhooks
 from pecia.gateway.announcements import GatewayConnections
 from pecia.gateway.bodies import Job, Submission, Submitted
 from pecia.gateway.bounds import BoundedBodies
 from pecia.gateway.identity import Bearers, GatewayConfiguration, authorization_of, bearers_of
-from pecia.gateway.openai import batches, completions
+from pecia.gateway.openai import batches, completions, files
 from pecia.gateway.openai.intake import Intake
 from pecia.gateway.openai.requests import MOST_LINE
 from pecia.gateway.problems import Problem, ProblemError
@@ -82,10 +82,10 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     v1 = APIRouter(prefix="/v1")
-    for router in (submitting.router, jobs.router, webhooks.router):
+    for router in (submitting.router, jobs.router, keys.router, webhooks.router):
         v1.include_router(router)
     app.include_router(v1)
-    for router in (batches.router, completions.router):
+    for router in (files.router, batches.router, completions.router):
         app.include_router(router, prefix=problems.OPENAI, tags=["openai"], responses=_OPENAI_ERRORS)
     if find_spec("mcp"):
         app.router.routes.append(Route(_TOOLS, _Tools()))

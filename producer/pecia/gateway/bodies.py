@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from pecia.accounts import AccessKey
+from pecia.accounts import AccessKey, Scope
 from pecia.gateway.problems import Problem
 from pecia.handles import JobHandle, JobView
 from pecia.records import Batch, Counts, FoundPage, PartOutcome
@@ -208,6 +208,12 @@ class CountedBatch(Batch):
     counts: Counts
 
 
+class ListedBatch(CountedBatch):
+    """The same with how many of its pages a person should look at, up to 1,000."""
+
+    needs_review: int
+
+
 class Retry(_Body):
     """What of a job is run again."""
 
@@ -235,3 +241,24 @@ class Own(BaseModel):
     key: AccessKey
     pages_of_day: int
     pages_in_flight: int
+
+
+class NewKey(_Body):
+    """A key to be made, which may no more than the key that makes it: of limits the narrower one counts."""
+
+    name: str
+    scopes: Annotated[list[Scope], Field(min_length=1)]
+    lanes: list[Lane] | None = None
+    """Null: those of the key that makes it."""
+    pages_per_day: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    pages_in_flight: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    expires: timedelta | None = None
+    """After what time it opens nothing any more."""
+
+
+class MadeKey(BaseModel):
+    """A key that was made."""
+
+    key: AccessKey
+    secret: str
+    """What its bearer shows. It is shown now and never again."""

@@ -14,13 +14,12 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import FileResponse, Response
 
 from pecia import arguments, formats
-from pecia.accounts import AccessUsage
 from pecia.aio.job import AsyncJob, events_as_written, parts_as_they_end
 from pecia.arguments import Which
 from pecia.errors import InvalidOptionError
 from pecia.formats import Format
 from pecia.gateway import bodies, sending
-from pecia.gateway.identity import Administrator, Anyone, Bearer, Reader, Reviewer, Submitter, bearers_of
+from pecia.gateway.identity import Administrator, Bearer, Reader, Reviewer, Submitter, bearers_of
 from pecia.gateway.problems import ProblemError, busy, documented, too_many
 from pecia.handles import PDF_QUALITY
 from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
@@ -37,6 +36,8 @@ router = APIRouter(tags=["jobs"])
 
 _LONGEST_WAIT_S: Final = 60
 _MOST_LISTED: Final = 500
+_MOST_BATCHES: Final = 50
+_MOST_DOUBTS: Final = 1_000
 _MEDIA_TYPES: Final = {
     Format.TEXT: "text/plain",
     Format.MARKDOWN: "text/markdown",
@@ -358,6 +359,22 @@ async def open_batch(bearer: Submitter, body: bodies.NewBatch) -> Batch:
     return await bearer.client.connections.store.open_batch(name)
 
 
+@router.get("/batches", responses=documented(), tags=["batches"])
+async def look_at_batches(
+    bearer: Reader, before: Before = None, limit: Annotated[int, Query(ge=1, le=_MOST_BATCHES)] = 20
+) -> list[bodies.ListedBatch]:
+    """List batches, newest first, and how far they are."""
+    store = bearer.client.connections.store
+    return [
+        bodies.ListedBatch(
+            **batch.model_dump(),
+            counts=await store.counts(Listing(batch=batch.id)),
+            needs_review=await store.in_doubt(batch.id, _MOST_DOUBTS),
+        )
+        for batch in await store.batches(before=before, size=limit)
+    ]
+
+
 @router.get("/batches/{batch}", responses=documented(404), tags=["batches"])
 async def look_at_batch(bearer: Reader, batch: Reference) -> bodies.CountedBatch:
     """See how far the jobs of a batch are."""
@@ -395,10 +412,3 @@ async def find_pages(
             arguments.verdicts(which.get("verdict", ())), listing, after=last, size=limit
         )
     )
-
-
-@router.get("/key", responses=documented(), tags=["key"])
-async def look_at_key(bearer: Anyone) -> bodies.Own:
-    """See what this key may do, and what of its limits is taken."""
-    load: AccessUsage = await bearer.client.connections.access.load(bearer.key)
-    return bodies.Own(key=bearer.key, **load.model_dump())

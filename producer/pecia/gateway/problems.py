@@ -161,8 +161,10 @@ _OF_ERRORS: Final[Mapping[type[PeciaError], tuple[HTTPStatus, str]]] = {
 _RETRIED: Final = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
 
 
-def of_error(error: PeciaError) -> Problem:
-    """Return the detail of a client's error. Its text names ids and settings, nothing of a document."""
+def of_error(error: Exception) -> Problem:
+    """Return the detail of an error: a client's text names ids and settings, a fault says nothing of a document."""
+    if not isinstance(error, PeciaError):
+        return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "A fault of the gateway: see its log.")
     known = next((found for kind, found in _OF_ERRORS.items() if isinstance(error, kind)), None)
     status, code = known or (HTTPStatus.UNPROCESSABLE_ENTITY, "refused")
     detail = str(error)
@@ -224,8 +226,7 @@ def response_to(error: Exception, *, as_openai: bool = False) -> JSONResponse:
                 for one in error.errors()
             ]
         case _:
-            detail = "A fault of the gateway: see its log."
-            problem = _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", detail)
+            problem = of_error(error)
     content = problem.model_dump(mode="json", exclude_defaults=True)
     if problem.status in _RETRIED:
         headers = {"Retry-After": str(_RETRY_S), **(headers or {})}

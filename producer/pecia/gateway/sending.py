@@ -23,6 +23,7 @@ from pecia_schemas.media import Ordinals
 from pecia_schemas.results import plain
 from pecia_schemas.settings.worker import GatewaySettings
 from pecia_schemas.states import Stage
+from pecia_schemas.threads import end, finish
 
 MEDIA_TYPE: Final = "text/event-stream"
 _BEAT_S: Final = 15.0
@@ -102,8 +103,10 @@ def stream(
                 async for event in events:
                     yield event
             yield _event("end", Job.of(await job.refresh()))
-        except PeciaError as error:
+        except Exception as error:
             yield _event("error", of_error(error))
+            if not isinstance(error, PeciaError):
+                raise  # to be logged
 
     counted = ExitStack()
     counted.enter_context(bearer.limits.wait(settings.gateway_streams))
@@ -141,9 +144,8 @@ async def _beating(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes,
                 coming = None
                 yield event
         finally:
-            if coming is not None and not coming.done():
-                coming.cancel()
-                await asyncio.wait([coming])
+            if coming is not None:
+                await finish(end(coming))  # cancelled again or not: a generator that runs cannot be closed
 
 
 def _event(name: str, data: BaseModel | Any, identifier: str | None = None) -> bytes:

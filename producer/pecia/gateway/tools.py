@@ -58,7 +58,7 @@ JobId = Annotated[str, Field(description="Id of a job, as `submit` returns it.")
 Pages = Annotated[str, Field(description="Which pages, as in 1-3,7; empty: from the first.")]
 
 
-class Door(Protocol):
+class Backend(Protocol):
     """How the tools reach the fleet."""
 
     takes_paths: bool
@@ -79,7 +79,7 @@ class Door(Protocol):
         ...
 
 
-class OwnDoor:
+class LocalBackend:
     """A client of the process that started this one; of its files those below one folder."""
 
     takes_paths = True
@@ -116,7 +116,7 @@ class OwnDoor:
             raise InvalidSourceError("The file cannot be read: check its permissions.") from None
 
 
-class GatewayDoor:
+class GatewayBackend:
     """The keys of a gateway: each call is one of the bearer who is known by the request's header."""
 
     takes_paths = False
@@ -188,8 +188,8 @@ def _answering(
 class Tools:
     """What a language model may call."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
 
     async def submit(  # noqa: PLR0917  the protocol names them
         self,
@@ -213,7 +213,7 @@ class Tools:
         """Submit a document by exactly one of path, URL and base64 content. Returns its job at once."""
         if sum(map(bool, (path, url, content))) != 1:
             raise InvalidSourceError("Give exactly one of `path`, `url` and `content`.")
-        file = self._door.file(path) if path else _decoded(content, name) if content else None
+        file = self._backend.file(path) if path else _decoded(content, name) if content else None
         task = {
             "url": url or None,
             "label": name or (file and file.filename) or None,
@@ -227,7 +227,7 @@ class Tools:
             submission = Submission.model_validate(
                 {"tasks": [{key: value for key, value in task.items() if value is not None}]} | about
             )
-            accepted = await self._door.accept(context, submission, [file] if file else [])
+            accepted = await self._backend.accept(context, submission, [file] if file else [])
         finally:
             if file:
                 file.file.close()
@@ -243,13 +243,13 @@ class Tools:
         """Say how far a job is, and why it failed if it did; or how many jobs of a batch are in each state."""
         if bool(job) == bool(batch):
             raise InvalidOptionError("Name a job or a batch.")
-        async with self._door.open(context, Right.READ) as client:
+        async with self._backend.open(context, Right.READ) as client:
             if batch:
                 counts = await client.counts(batch=batch)
                 return {"batch": batch, **counts.model_dump(mode="json")}
             found = await client.job(job)
         if wait and not found.done:
-            await _wait(context, self._door, found, wait)
+            await _wait(context, self._backend, found, wait)
         return _about(Job.of(found)) | {"hint": await found.hint()}
 
     async def pages(
@@ -260,7 +260,7 @@ class Tools:
         form: Annotated[Literal["text", "markdown"], Field(description="Form of the text.")] = "text",
     ) -> Answer:
         """Return text of pages with their verdicts and doubts; `next` says which pages did not fit."""
-        async with self._door.open(context, Right.READ) as client:
+        async with self._backend.open(context, Right.READ) as client:
             found = await client.job(job)
             document = await _document(found)
         remaining, shown, following = _MOST_CHARACTERS, list[Answer](), None
@@ -287,7 +287,7 @@ class Tools:
 
     async def fields(self, context: Context[Any], job: JobId, pages: Pages = "") -> Answer:
         """Return what pages filled into the schema that was submitted, with their verdicts."""
-        async with self._door.open(context, Right.READ) as client:
+        async with self._backend.open(context, Right.READ) as client:
             found = await client.job(job)
             document = await _document(found)
         remaining, shown, following = _MOST_CHARACTERS, list[Answer](), None
@@ -313,7 +313,7 @@ class Tools:
         if bool(job) == bool(batch):
             raise InvalidOptionError("Name a job or a batch.")
         matches, searched, is_complete = list[Answer](), 0, True
-        async with self._door.open(context, Right.READ) as client:
+        async with self._backend.open(context, Right.READ) as client:
             found = [await client.job(job)] if job else []
             if batch:
                 found = [one async for one in client.jobs(batch=batch, limit=_MOST_SEARCHED + 1)]
@@ -331,13 +331,13 @@ class Tools:
         return {"matches": matches[:limit], "documents_searched": searched, "complete": is_complete}
 
 
-def make_tools(door: Door) -> MCPServer[Any]:
+def make_tools(backend: Backend) -> MCPServer[Any]:
     """Return the server of the tools."""
     logging.getLogger("mcp").setLevel(logging.WARNING)  # below it speaks of arguments
     server: MCPServer[Any] = MCPServer(
         "pecia", version=version("pecia"), instructions=_INSTRUCTIONS, log_level="WARNING"
     )
-    tools, without = Tools(door), () if door.takes_paths else ("path",)
+    tools, without = Tools(backend), () if backend.takes_paths else ("path",)
     for tool in (tools.submit, tools.status, tools.pages, tools.fields, tools.search):
         server.tool(tool.__name__)(_answering(tool, without))
     return server
@@ -351,10 +351,10 @@ def _decoded(content: str, name: str) -> UploadFile:
     return UploadFile(io.BytesIO(document), filename=name or None)
 
 
-async def _wait(context: Context[Any], door: Door, job: AsyncJob[Any], seconds: float) -> None:
+async def _wait(context: Context[Any], backend: Backend, job: AsyncJob[Any], seconds: float) -> None:
     """Wait for a job's end, at a gateway as one of the key's waits; not over by then, it is as it is."""
     try:
-        if isinstance(door, GatewayDoor):
+        if isinstance(backend, GatewayBackend):
             most = _request(context).app.state.bearers.settings.gateway_streams
             with _bearer(context).limits.wait(most):
                 await job.wait(seconds)
@@ -421,7 +421,7 @@ class ToolsOverHttp:
     def __init__(self, bearers: Bearers) -> None:
         self._bearers = bearers
         self._sessions = StreamableHTTPSessionManager(
-            make_tools(GatewayDoor())._lowlevel_server,  # noqa: SLF001  the SDK mounts whole applications alone
+            make_tools(GatewayBackend())._lowlevel_server,  # noqa: SLF001  the SDK mounts whole applications alone
             stateless=True,
             json_response=True,
         )

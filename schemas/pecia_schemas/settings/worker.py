@@ -377,6 +377,8 @@ class WorkerSettings(
     """How much the fleet says about its work."""
     log_format: Literal["text", "json"] = "text"
     """Logs for people or for machines; never text of a document in either."""
+    watch_folder: str = ""
+    """A folder whose documents `pecia up` reads, as `pecia watch-folder` does; made if missing. Empty: none."""
     drain_timeout: Duration = timedelta(seconds=30)
     """How long a stopping worker may finish what it has begun before it gives the rest back."""
     termination_notice: str = Field(default="", pattern=r"^(/.*)?$")

@@ -19,7 +19,7 @@ async function main(): Promise<void> {
       if (event === "error") console.error(JSON.stringify(data));
     },
     onSseError: (error) => console.error(error),
-    sseMaxRetryAttempts: 3,
+    sseMaxRetryAttempts: 1,
   });
   for await (const _ of stream);
 

@@ -1,6 +1,8 @@
 """Jobs over HTTP: documents in, states, pages and results out, errors as problems."""
 
+import itertools
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -8,6 +10,8 @@ from uuid import UUID
 import pytest
 
 from pecia import Bundle, Client, Document, FailureCode, GatewayUnavailableError, ReadBundle, ReadDocument
+from pecia.gateway.announcements import SharedAnnouncements
+from pecia_schemas import redis_connections
 from pecia_schemas.media import MediaType
 from tests.shared import http_doubles
 from tests.shared.gateways import Gateway
@@ -104,6 +108,37 @@ def test_pages_are_events_and_a_stream_goes_on_where_it_broke(fleet: RealFleet, 
     assert told[-1][2]["state"] == "partial"
     again = events_of(bearer.get(path, headers=STREAM | {"Last-Event-ID": str(told[1][1])}).text)
     assert [(name, data.get("number")) for name, _, data in again[:-1]] == [("page", 3)]
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_streams_end_with_their_job_whatever_the_subscription_goes_through(
+    fleet: RealFleet, monkeypatch: pytest.MonkeyPatch, *, drops: bool
+) -> None:
+    # As after a pause: redis-py reads the reply to a ping before the next command.
+    monkeypatch.setattr(redis_connections, "HEALTH_CHECK_S", 0.001)
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    with serving(fleet.settings) as gateway, ThreadPoolExecutor(4) as beside:
+        bearer = gateway.bearer()
+        for _ in range(3):
+            jobs = [job["id"] for job in submitted(bearer, *(PDF + bytes([n]) for n in range(4)))]
+            streams = [beside.submit(bearer.get, f"/v1/jobs/{job}/pages", headers=STREAM) for job in jobs]
+            if drops:
+                fleet._redis.client_kill_filter(_type="pubsub")
+            fleet.finish()
+            told = [[name for name, _, _ in events_of(stream.result(WAIT_S).text)] for stream in streams]
+            assert told == [["page", "page", "end"]] * 4
+
+
+def test_a_stream_that_a_fault_ends_says_so(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(SharedAnnouncements, "wait", fail)
+    bearer = gateway.bearer()
+    (job,) = submitted(bearer)
+    with bearer.stream("GET", f"/v1/jobs/{job['id']}/pages", headers=STREAM) as answer:
+        ((name, _, problem),) = events_of("\n".join(itertools.islice(answer.iter_lines(), 2)))
+    assert (name, problem["code"]) == ("error", "internal")
 
 
 def test_a_part_leads_to_its_job_for_the_tenant_alone(fleet: RealFleet, gateway: Gateway) -> None:

@@ -346,3 +346,54 @@ async def test_a_limit_holds_among_requests_at_the_same_time(monkeypatch: pytest
     assert await admitted() == 0, "written, and not counted yet"
     monkeypatch.setattr(identity, "_COUNTED_S", 0)
     assert await admitted() == 2
+
+
+def test_an_administrator_makes_and_revokes_keys_that_may_no_more_than_its_own(gateway: Gateway) -> None:
+    own = gateway.bearer(lanes=(Lane.NORMAL, Lane.BULK), pages_per_day=100)
+    made = own.post("/v1/keys", json={"name": "scanner", "scopes": ["submit"], "lanes": ["bulk"]})
+    assert made.status_code == 201
+    key = made.json()["key"]
+    assert (key["tenant"], key["lanes"], key["pages_per_day"]) == ("clinic", ["bulk"], 100)
+    fresh = gateway.showing(made.json()["secret"])
+    assert fresh.get("/v1/key").json()["key"]["scopes"] == ["submit"]
+    assert fresh.get("/v1/keys").json()["code"] == "scope_missing"
+    for body, code in (
+        ({"name": "x", "scopes": ["submit"], "lanes": ["urgent"]}, "lane_forbidden"),
+        ({"name": "X Y", "scopes": ["submit"]}, "invalid_option"),
+    ):
+        assert own.post("/v1/keys", json=body).json()["code"] == code
+    reader = gateway.bearer(name="reader", scopes=(Scope.READ, Scope.ADMIN))
+    assert reader.post("/v1/keys", json={"name": "x", "scopes": ["submit"]}).json()["code"] == "scope_missing"
+
+    listed = own.get("/v1/keys").text
+    assert key["id"] in listed
+    assert made.json()["secret"].rpartition("_")[2] not in listed
+    other = gateway.bearer("south")
+    assert key["id"] not in other.get("/v1/keys").text
+    assert other.delete(f"/v1/keys/{key['id']}").status_code == 404
+    assert own.delete(f"/v1/keys/{key['id']}").status_code == 204
+    revoked = next(one["key"] for one in own.get("/v1/keys").json() if one["key"]["id"] == key["id"])
+    assert revoked["revoked_at"] is not None
+
+
+def test_usage_and_batches_are_those_of_the_tenant(fleet: RealFleet, gateway: Gateway) -> None:
+    fleet.answers(ReadDocument, pages=["one", "two"])
+    own, other = gateway.bearer("clinic"), gateway.bearer("south")
+    for bearer in (own, other):
+        form: dict[str, Any] = {
+            "files": [("file", ("a.pdf", b"%PDF-1.7"))],
+            "data": {"request": '{"batch": "night"}'},
+        }
+        assert bearer.post("/v1/jobs", **form).status_code == 201
+    fleet.finish()
+    fleet._postgres.execute("UPDATE parts SET verdict = 'review' WHERE stage = 'read'")
+    for bearer in (own, other):
+        usage = bearer.get("/v1/usage", params={"by": "kind"}).json()
+        assert usage["total"]["jobs"] == 1
+        (batch,) = bearer.get("/v1/batches").json()
+        assert (batch["name"], batch["counts"]["states"], batch["needs_review"]) == (
+            "night",
+            {"succeeded": 1},
+            2,
+        )
+        assert bearer.get("/v1/batches", params={"before": batch["id"]}).json() == []

@@ -1,7 +1,12 @@
 """OpenAI's own client, unchanged, before a gateway: files of requests, batches of them, and one page at a time."""
 
+import asyncio
 import base64
 import json
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -11,20 +16,24 @@ from typing import Any
 import openai
 import pytest
 from openai import OpenAI
+from PIL import Image
 from pydantic import SecretStr
 
 from pecia import ReadDocument
+from pecia.gateway.identity import TenantClient
 from pecia_schemas.encryption import new_key
 from pecia_schemas.failures import FailureCode
 from pecia_workers.ledger.database import fetch
 from pecia_workers.ledger.standing import UNENDED
 from pecia_workers.local.process import wait_until
 from tests.shared.gateways import Gateway, serving
+from tests.shared.http_doubles import free_port
 from tests.shared.limits import WAIT_S
 from tests.shared.pictures import encoded, note
 from tests.shared.real_fleet import RealFleet
 
 PAGE = encoded(note(), "PNG")
+SMALL = encoded(Image.new("L", (8, 8)), "PNG")
 SCHEMA = {"type": "object", "properties": {"drug": {"type": "string"}}, "required": ["drug"]}
 
 
@@ -53,8 +62,7 @@ def line(name: str, **of_body: Any) -> bytes:
 
 def batch_of(client: OpenAI, *lines: bytes, **more: Any) -> Any:
     file = client.files.create(file=("night.jsonl", b"".join(lines)), purpose="batch")
-    given: dict[str, Any] = {"endpoint": "/v1/chat/completions", "completion_window": "24h"} | more
-    return client.batches.create(input_file_id=file.id, **given)
+    return batch_on(client, file.id, **more)
 
 
 def counts(batch: Any) -> tuple[int, int, int]:
@@ -127,7 +135,8 @@ def test_a_cancelled_batch_keeps_what_is_answered(client: OpenAI, fleet: RealFle
     assert wait_until(lambda: client.batches.retrieve(batch.id).status == "in_progress", WAIT_S)
     assert fleet._run(fetch(fleet._database, UNENDED)) == []  # upkeep leaves it alone
     assert wait_until(fleet.step, WAIT_S)
-    over: Any = client.batches.cancel(batch.id)
+    assert client.batches.cancel(batch.id).status in {"cancelling", "cancelled"}
+    over = ended(fleet, client, batch)
     assert over.status == "cancelled"
     assert counts(over) == (2, 1, 1)
     assert len(written(client, over.output_file_id)) == 1
@@ -135,16 +144,112 @@ def test_a_cancelled_batch_keeps_what_is_answered(client: OpenAI, fleet: RealFle
     assert late["error"]["code"] == "batch_cancelled"
 
 
-def test_a_batch_whose_gateway_stopped_is_submitted_by_another(
-    fleet: RealFleet, monkeypatch: pytest.MonkeyPatch
+def test_nothing_moves_after_a_batch_is_cancelled(client: OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, cancelled, over = threading.Event(), threading.Event(), threading.Event()
+    submit = TenantClient.submit_many
+
+    async def submit_late(self: TenantClient, tasks: Any, **more: Any) -> Any:
+        if self.connections.lines_of is None:
+            return await submit(self, tasks, **more)
+        begun.set()
+        await asyncio.to_thread(cancelled.wait, WAIT_S)
+        try:
+            return await submit(self, tasks, **more)
+        finally:
+            over.set()
+
+    monkeypatch.setattr(TenantClient, "submit_many", submit_late)
+    batch: Any = batch_of(client, line("a") * 65)
+    assert begun.wait(WAIT_S)
+    client.batches.cancel(batch.id)
+    before = client.batches.retrieve(batch.id)
+    cancelled.set()
+    assert over.wait(WAIT_S)
+    assert (before.status, counts(before)) == ("cancelled", (65, 0, 0))
+    assert client.batches.retrieve(batch.id) == before
+
+
+def test_a_gateway_that_is_killed_while_it_submits_a_batch_loses_nothing(
+    gateway: Gateway, fleet: RealFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pecia.gateway.openai.intake._ABANDONED_S", 0)
-    monkeypatch.setattr("pecia.gateway.openai.intake.Intake.take", lambda *_: None)
     fleet.answers(ReadDocument, "One page")
-    with serving(fleet.settings) as other:
-        client = asking(other)
-        over = ended(fleet, client, batch_of(client, *(line(f"{number}") for number in range(130))))
-    assert counts(over) == (130, 130, 0)
+    _, key = gateway.key()
+    port = free_port()
+    stores = {
+        "PECIA_DATABASE_URL": fleet.database_url,
+        "PECIA_REDIS_URL": fleet.redis_url,
+        "PECIA_PAYLOAD_URL": fleet.payload_url,
+        "PECIA_GATEWAY_PORT": str(port),
+        "PYTHONUNBUFFERED": "1",
+    }
+    command = [sys.executable, "-m", "pecia", "gateway"]
+    with subprocess.Popen(command, env=os.environ | stores, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("Gateway: ")
+            with OpenAI(base_url=f"http://127.0.0.1:{port}/openai/v1", api_key=key, timeout=WAIT_S) as client:
+                lines = (line(f"{number}", picture=SMALL) for number in range(150))
+                batch: Any = batch_of(client, *lines)
+                in_progress = lambda: client.batches.retrieve(batch.id).status == "in_progress"  # noqa: E731
+                assert wait_until(in_progress, WAIT_S)
+        finally:
+            process.kill()
+    monkeypatch.setattr("pecia.gateway.openai.intake._ABANDONED_S", 0)
+    over = ended(fleet, asking(gateway, key), batch)
+    assert (over.status, counts(over)) == ("completed", (150, 150, 0))
+
+
+def test_input_files_of_vllm_work_unchanged(client: OpenAI, fleet: RealFleet) -> None:
+    """As vLLM's documentation of `vllm run-batch` writes them, with its ways to name a picture."""
+    fleet.answers(ReadDocument, "One page")
+    url = f"data:image/png;base64,{base64.b64encode(PAGE).decode()}"
+    pictures = [
+        {"type": "image_url", "image_url": {"url": url}, "uuid": "first"},
+        {"type": "image_url", "image_url": url},
+        {"image_url": url},
+    ]
+    system = {"role": "system", "content": "You are a helpful assistant."}
+    requests = [
+        {
+            "custom_id": f"request-{number}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {
+                "model": "meta-llama/Meta-Llama-3-8B-Instruct",
+                "messages": [system, {"role": "user", "content": [{"type": "text", "text": "?"}, picture]}],
+                "max_completion_tokens": 1000,
+                "temperature": 0.0,
+                "chat_template_kwargs": {"enable_thinking": False},
+            },
+        }
+        for number, picture in enumerate(pictures, start=1)
+    ]
+    asked = "\n\n".join(json.dumps(request) for request in requests)
+    over = ended(fleet, client, batch_of(client, asked.encode()))
+    assert counts(over) == (3, 3, 0)
+    assert written(client, over.output_file_id).keys() == {"request-1", "request-2", "request-3"}
+
+
+def test_files_expire_as_their_owner_said(
+    client: OpenAI, fleet: RealFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour: Any = {"anchor": "created_at", "seconds": 3600}
+    file = client.files.create(file=("night.jsonl", line("a")), purpose="batch", expires_after=hour)
+    assert file.expires_at == file.created_at + 3600
+    batch = batch_on(client, file.id, output_expires_after=hour)
+    over = ended(fleet, client, batch)
+    answers = client.files.retrieve(over.output_file_id)
+    assert answers.expires_at == over.completed_at + 3600
+
+    fleet._postgres.execute("UPDATE jobs SET finished_at = finished_at - interval '61 minutes'")
+    for gone in (file.id, over.output_file_id):
+        with pytest.raises(openai.NotFoundError):
+            client.files.content(gone)
+    assert client.batches.retrieve(batch.id).status == "completed"
+    monkeypatch.setattr("pecia.gateway.openai.intake._EXPIRY_S", 0)
+    with serving(fleet.settings):
+        left = "SELECT count(*) FROM jobs WHERE kind = 'openai.file' AND erased_at IS NULL"
+        assert wait_until(lambda: fleet._postgres.execute(left).fetchone() == {"count": 0}, WAIT_S)
 
 
 def test_a_file_is_encrypted_as_documents_are(fleet: RealFleet) -> None:
@@ -201,10 +306,9 @@ def test_another_tenant_sees_nothing(gateway: Gateway, client: OpenAI, fleet: Re
             look()
 
 
-def batch_on(client: OpenAI, file_id: str) -> Any:
-    return client.batches.create(
-        input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h"
-    )
+def batch_on(client: OpenAI, file_id: str, **more: Any) -> Any:
+    given: dict[str, Any] = {"endpoint": "/v1/chat/completions", "completion_window": "24h"} | more
+    return client.batches.create(input_file_id=file_id, **given)
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
 """`pecia up`: a fleet on this machine."""
 
+import json
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,6 +23,7 @@ from pecia_workers.ledger.standing import GLANCE_S, MOST_JOBS, glance
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import default_home
 from pecia_workers.local.process import EmbeddedError, ServiceState
+from pecia_workers.local.services import environment
 from pecia_workers.media.samples import write_exhibits
 
 
@@ -80,6 +84,8 @@ def up(
             fleet.wait_ready(_LOADING_S if loads else _STARTING_S, unless=stopping.is_set)
             if not stopping.is_set():
                 console.print(_screen(fleet))
+                if console.is_terminal and (link := web_link(fleet)):
+                    console.print(Text(f"Web page {link}", style=f"link {link}"), soft_wrap=True)
             _watch(fleet, stopping, console)
             console.print("Stopping: workers finish what they have begun …")
     except EmbeddedError as error:
@@ -115,6 +121,25 @@ def _screen(fleet: LocalFleet) -> Table:
     ):
         screen.add_row(line)
     return screen
+
+
+def web_link(fleet: LocalFleet) -> str | None:
+    """Return the page's address with a fresh key behind its `#`, which browsers keep to themselves; for a day.
+
+    For a terminal: what a log holds others may read. None without a gateway.
+    """
+    if fleet.gateway is None:
+        return None
+    scopes = [word for scope in ("submit", "read", "review", "admin") for word in ("--scope", scope)]
+    create = (sys.executable, "-m", "pecia", "access", "create", "browser", "--tenant", "local", *scopes)
+    made = subprocess.run(
+        (*create, "--expires", "1d", "--json"),
+        env=environment(fleet.settings),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return None if made.returncode else f"{fleet.gateway}/#{json.loads(made.stdout)['key']}"
 
 
 def _watch(fleet: LocalFleet, stopping: threading.Event, console: Console) -> None:

@@ -338,7 +338,7 @@ class LocalFleet:
         return {"PECIA_METRICS_PORT": str(min(port + number, 65_535))} if port else {}
 
     def _page_commands(self) -> list[WorkerCommand]:
-        """Return what serves pages, Flower and the gateway, and note where they will be."""
+        """Return what serves pages, Flower and the gateway, noting where they will be, and what watches a folder."""
         commands = []
         if self.settings.flower_port:
             self.flower = flower = Flower(self.settings, self.home.path)
@@ -358,6 +358,11 @@ class LocalFleet:
             commands.append(
                 WorkerCommand(name="gateway", command=command, ready=partial(answers, address, port))
             )
+        if self.settings.watch_folder:
+            folder = Path(self.settings.watch_folder).expanduser().absolute()
+            folder.mkdir(parents=True, exist_ok=True)
+            watch = (sys.executable, "-m", "pecia", "watch-folder", str(folder), "--quiet")
+            commands.append(WorkerCommand(name="watch-folder", command=watch))
         return commands
 
 

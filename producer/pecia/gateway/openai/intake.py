@@ -20,9 +20,10 @@ from pecia import request
 from pecia.errors import DocumentGoneError, PeciaError, SubmitManyError
 from pecia.gateway.identity import Bearers, TenantClient
 from pecia.gateway.openai.requests import Line, lines_of, parse_line
-from pecia.gateway.openai.statements import Held
+from pecia.gateway.openai.statements import BatchOverError, Held
 from pecia.request import Submission
 from pecia.sources import at_hand
+from pecia.waiting import batches
 from pecia_schemas.states import JobState, Lane
 from pecia_schemas.threads import end, finish_in_thread
 
@@ -32,6 +33,10 @@ _PAUSE_S: Final = 2.0
 _ABANDONED_S: Final = 15.0
 """A batch that has not come forward for so long is taken over."""
 _LINES: Final = 64
+_CANCELLED: Final = 200
+"""Lines in one transaction."""
+_EXPIRY_S: Final = 60.0
+"""How often files are looked for whose time is over."""
 _BYTES: Final = 16 * 1024**2
 """Of lines in a step, beyond its first: they are held in memory."""
 
@@ -100,6 +105,7 @@ class Intake:
         self._ours: set[UUID] = set()
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._expiry_at = 0.0
 
     def start(self) -> None:
         """Begin to look for batches."""
@@ -113,7 +119,7 @@ class Intake:
             reader.close()
 
     def take(self, held_id: UUID) -> None:
-        """Submit a batch from here, at once."""
+        """Submit a batch from here at once, or cancel its lines."""
         self._ours.add(held_id)
         self._news.set()
 
@@ -139,6 +145,7 @@ class Intake:
             del self._seen[gone]
             self._drop(gone)
         moved = False
+        await self._erase_expired()
         for held in reversed(open_batches.values()):
             now = time.monotonic()
             at, since = self._seen.get(held.id, (-1, now))
@@ -146,7 +153,7 @@ class Intake:
                 self._seen[held.id] = held.following, now
             elif now - since > _ABANDONED_S:
                 self._ours.add(held.id)
-            if held.is_submitted:
+            if held.is_submitted or held.view.state.is_terminal:
                 await settle(self._bearers, held)
             elif held.id in self._ours:
                 try:
@@ -157,6 +164,13 @@ class Intake:
                     self._drop(held.id)
                     log.warning("A batch waits: %s", type(error).__name__)
         return moved
+
+    async def _erase_expired(self) -> None:
+        if time.monotonic() < self._expiry_at:
+            return
+        self._expiry_at = time.monotonic() + _EXPIRY_S
+        for held in await self._all.expired():
+            await client_of(self._bearers, held).purge([held.id])
 
     async def _step(self, held: Held) -> bool:
         client = client_of(self._bearers, held)
@@ -182,11 +196,12 @@ class Intake:
                     )
                 except SubmitManyError as error:
                     refused += len(error.failures)
-        if await client.connections.requests.advance(held, lines=len(lines), refused=refused):
-            return True
-        self._drop(held.id)
-        await settle(self._bearers, held)
-        return False
+                except BatchOverError:
+                    self._drop(held.id)
+                    return True
+        if not await client.connections.requests.advance(held, lines=len(lines), refused=refused):
+            self._drop(held.id)
+        return True
 
     def _drop(self, held_id: UUID) -> None:
         self._ours.discard(held_id)
@@ -195,20 +210,20 @@ class Intake:
 
 
 def client_of(bearers: Bearers, held: Held) -> TenantClient:
-    """Return a client in the name of the key that made a batch."""
-    return TenantClient(bearers, held.client, held.tenant)
+    """Return a client in the name of the key that made a file or a batch."""
+    client = TenantClient(bearers, held.client, held.tenant)
+    client.connections.lines_of = held.id
+    return client
 
 
 async def settle(bearers: Bearers, held: Held) -> None:
     """End a batch whose jobs are over, and the jobs of a batch that is cancelled."""
-    client = client_of(bearers, held)
+    connections = client_of(bearers, held).connections
     assert held.view.batch is not None  # noqa: S101  as above
-    current = await client.connections.requests.batch(held.view.batch)
-    if current is None:
-        return
-    unfinished = await client.connections.requests.unfinished(held.view.batch)
-    if current.view.state is JobState.CANCELLED:
-        jobs = [await client.job(job_id) for job_id in unfinished]
-        await client.group(jobs).cancel()
-    elif current.is_submitted and not unfinished:
-        await client.connections.requests.end(held.id, JobState.SUCCEEDED)
+    unfinished = await connections.requests.unfinished(held.view.batch)
+    if held.view.state is JobState.CANCELLED:
+        for some in batches(unfinished, _CANCELLED):
+            cancelled = await connections.transitions.cancel(some, None)
+            await connections.bus.announce(cancelled, JobState.CANCELLED)
+    elif not unfinished:
+        await connections.requests.end(held.id, JobState.SUCCEEDED)

@@ -37,8 +37,12 @@ class _ImageUrl(_Lenient):
 
 
 class _Content(_Lenient):
-    type: str
-    image_url: _ImageUrl | None = None
+    image_url: _ImageUrl | str | None = None
+    """A plain URL is how vLLM takes it too."""
+
+    @property
+    def url(self) -> str | None:
+        return self.image_url.url if isinstance(self.image_url, _ImageUrl) else self.image_url
 
 
 class _Message(_Lenient):
@@ -76,11 +80,11 @@ class ChatRequest(_Lenient):
                 "A page is read once and whole: leave out stream, tools, logprobs and n."
             )
         pictures = [
-            part.image_url.url
+            part.url
             for message in self.messages
             if isinstance(message.content, list)
             for part in message.content
-            if part.image_url is not None
+            if part.url is not None
         ]
         if len(pictures) != 1:
             raise InvalidSourceError(f"A request has one image_url, not {len(pictures)}.")

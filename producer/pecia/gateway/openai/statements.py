@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 from uuid import UUID
 
+from pecia.errors import PeciaError
 from pecia.handles import COLUMNS, JobView
 from pecia.store import Connection, D_co, Statements, transaction
 from pecia_schemas.encryption import Keyring
@@ -31,9 +32,20 @@ _FILES, _BATCHES = (
 )
 _FILE = _HELD.format(kind="file", which="erased_at IS NULL AND id = :id")
 _BATCH = _HELD.format(kind="batch", which="batch = :id")
-_OPEN = _HELD.format(kind="batch", which="state IN ('queued', 'running')")
+_OPEN = _HELD.format(
+    kind="batch",
+    which="""(state IN ('queued', 'running') OR (
+        state = 'cancelled' AND finished_at > now() - interval '1 day'
+        AND EXISTS (SELECT FROM jobs AS line WHERE line.batch = jobs.batch AND line.state IN ('queued', 'running'))
+    ))""",
+)
+_EXPIRED_FILES = _HELD.format(
+    kind="file",
+    which="erased_at IS NULL AND finished_at + (task->>'kept_s')::int * interval '1 second' < now()",
+)
 _LAST: Final = UUID(int=2**128 - 1)
 _MOST_OPEN: Final = 1_000
+_MOST_EXPIRED: Final = 100
 
 _ADVANCE = """
     UPDATE jobs SET task = task || CAST(:progress AS jsonb)
@@ -74,9 +86,25 @@ class Held:
         return int(self.task["following"])
 
     @property
+    def file_expires_at(self) -> datetime | None:
+        """When the file goes, or those of answers after a batch."""
+        ended, kept_s = self.view.finished_at, self.task.get("kept_s")
+        return None if ended is None or kept_s is None else ended + timedelta(seconds=kept_s)
+
+    @property
     def is_submitted(self) -> bool:
         """Whether each line is a job by now, or was refused."""
         return self.following >= int(self.task["lines"])
+
+
+class BatchOverError(PeciaError):
+    """The batch is over: no line of it becomes a job any more."""
+
+
+def check_open(connection: Connection, held_id: UUID) -> None:
+    """Hold a batch open until the transaction is over. Raises `BatchOverError` if it is over."""
+    if connection.execute(_LOCK_OPEN, {"id": held_id}).first() is None:
+        raise BatchOverError("The batch is over.")
 
 
 class Requests(Statements[D_co]):
@@ -108,8 +136,13 @@ class Requests(Statements[D_co]):
 
     @transaction
     def open_batches(self, connection: Connection) -> list[Held]:
-        """Return the batches that are not over."""
+        """Return the batches that are not over, and those that are cancelled while a line of theirs is not."""
         return self._held(connection, _OPEN, size=_MOST_OPEN)
+
+    @transaction
+    def expired(self, connection: Connection) -> list[Held]:
+        """Return files whose time is over."""
+        return self._held(connection, _EXPIRED_FILES, size=_MOST_EXPIRED)
 
     @transaction
     def advance(self, connection: Connection, held: Held, *, lines: int, refused: int) -> bool:

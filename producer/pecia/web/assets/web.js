@@ -7,6 +7,14 @@ const WORDS = {
     schema: "JSON schema of the fields", jobs: "Jobs", state: "State", in_batch: "Only of batch", document: "Document", pages: "Pages",
     submitted: "Submitted", actions: "Actions", more: "Older jobs", all: "all", none: "none", review: "Pages and text", doubts: "to review",
     cancel: "Cancel", retry: "Run again", download: "Download as", taken: "pages today", sent: "sent", refused: "refused", nothing: "No jobs yet.",
+    look: "Fields and tables", batches: "Batches", admin: "Administration", views: "Views", created: "Created", more_batches: "Older batches", show: "Show jobs",
+    usage: "Usage", since: "Since", by: "By", group: "Group", segments: "Segments", tokens: "Tokens", engine_time: "Engine seconds", total: "total",
+    keys: "Keys", name: "Name", may: "May", days: "Days it lasts", make_key: "Make a key", made: "The new key: copy it now, it is not shown again",
+    ends: "Ends", revoke: "Revoke", revoked: "revoked", never: "never", before: "Page before", after: "Next page", close: "Close", page: "Page",
+    no_picture: "No picture of this page", text: "Text", table: "Table", no_page: "There is no other page.", nobatch: "No batches yet.",
+    scopes: { submit: "submit", read: "read", review: "review", admin: "administer" },
+    sinces: { P1D: "one day", P7D: "7 days", P30D: "30 days", P365D: "a year" },
+    groups: { kind: "kind", lane: "priority", engine: "engine", document_type: "document" },
     failed: "That could not be done", no_schema: "The schema of the fields is not JSON", of: "of", counted: "jobs",
     kinds: { "document.read": "document", "bundle.read": "many documents in one file", "video.caption": "video" },
     types: { "": "any", prescription: "prescription", diagnosis: "diagnosis", lab_result: "laboratory result", chart: "chart", mixed: "mixed" },
@@ -20,6 +28,14 @@ const WORDS = {
     schema: "필드의 JSON 스키마", jobs: "작업", state: "상태", in_batch: "이 배치만", document: "문서", pages: "페이지",
     submitted: "제출", actions: "동작", more: "이전 작업", all: "모두", none: "없음", review: "페이지와 텍스트", doubts: "검토 필요",
     cancel: "취소", retry: "다시 실행", download: "내려받기", taken: "오늘 페이지", sent: "전송됨", refused: "거부됨", nothing: "아직 작업이 없습니다.",
+    look: "필드와 표", batches: "배치", admin: "관리", views: "보기", created: "생성", more_batches: "이전 배치", show: "작업 보기",
+    usage: "사용량", since: "기간", by: "구분", group: "묶음", segments: "구간", tokens: "토큰", engine_time: "엔진 시간(초)", total: "합계",
+    keys: "키", name: "이름", may: "권한", days: "유효 일수", make_key: "키 만들기", made: "새 키: 지금 복사하십시오. 다시 표시되지 않습니다",
+    ends: "만료", revoke: "폐기", revoked: "폐기됨", never: "없음", before: "이전 페이지", after: "다음 페이지", close: "닫기", page: "페이지",
+    no_picture: "이 페이지의 그림이 없습니다", text: "텍스트", table: "표", no_page: "다른 페이지가 없습니다.", nobatch: "아직 배치가 없습니다.",
+    scopes: { submit: "제출", read: "읽기", review: "검토", admin: "관리" },
+    sinces: { P1D: "하루", P7D: "7일", P30D: "30일", P365D: "1년" },
+    groups: { kind: "종류", lane: "우선순위", engine: "엔진", document_type: "문서" },
     failed: "처리하지 못했습니다", no_schema: "필드의 스키마가 JSON이 아닙니다", of: "/", counted: "작업",
     kinds: { "document.read": "문서", "bundle.read": "여러 문서가 든 파일", "video.caption": "비디오" },
     types: { "": "모든 종류", prescription: "처방전", diagnosis: "진단서", lab_result: "검사 결과", chart: "차트", mixed: "혼합" },
@@ -40,6 +56,9 @@ const PRESETS = {
   }),
 };
 const FORMATS = ["pdf", "text", "markdown", "csv", "json", "html", "hocr"], VIDEO_FORMATS = ["srt", "vtt", "text", "json"];
+const FORMATS_OF = { "video.caption": VIDEO_FORMATS, "bundle.read": [...FORMATS, "fhir"] };
+const ENDINGS = { text: "txt", markdown: "md", hocr: "hocr.html", fhir: "fhir.json" };
+const VIEWS = ["jobs", "batches", "admin"];
 const OPEN = ["queued", "running"], PAGE = 100, AT_ONCE = 20, EVERY_MS = 2000;
 
 const language = navigator.language.startsWith("ko") ? "ko" : "en";
@@ -52,7 +71,7 @@ const made = (name, props = {}, ...children) => {
   return element;
 };
 
-let own = null, jobs = [], following = null, doubts = new Map(), timer = 0, sending = false;
+let own = null, jobs = [], following = null, turn = 0, doubts = new Map(), timer = 0, sending = false;
 const may = (scope) => own.key.scopes.includes(scope);
 
 async function ask(path, how = {}) {
@@ -76,16 +95,30 @@ async function enter() {
   $("sign-in").hidden = true;
   $("sign-out").hidden = false;
   $("send").hidden = !may("submit");
-  $("jobs").hidden = !may("read");
+  $("views").hidden = !may("read");
+  document.querySelector("[data-view=admin]").hidden = !may("admin");
+  $("scopes").replaceChildren(...own.key.scopes.map((scope) => made("label", { className: "check" },
+    made("input", { type: "checkbox", value: scope, checked: scope !== "admin" }), say.scopes[scope] ?? scope)));
   $("lane").replaceChildren(...own.key.lanes.map((lane) => made("option", { value: lane, textContent: say.lanes[lane] ?? lane, selected: lane === "normal" })));
   tell("");
-  await refresh();
+  if (may("read")) await see("jobs");
+}
+
+async function see(view) {
+  for (const id of VIEWS) {
+    $(id).hidden = id !== view;
+    document.querySelector(`[data-view=${id}]`).setAttribute("aria-current", id === view ? "page" : "false");
+  }
+  clearTimeout(timer);
+  await { jobs: refresh, batches: listBatches, admin: administer }[view]();
 }
 
 function leave() {
   own = null;
   clearTimeout(timer);
-  for (const id of ["send", "jobs", "sign-out"]) $(id).hidden = true;
+  for (const id of ["send", "views", ...VIEWS, "sign-out", "made"]) $(id).hidden = true;
+  $("secret").value = "";
+  $("result").close();
   $("sign-in").hidden = false;
   $("who").textContent = "";
   $("key").focus();
@@ -127,7 +160,7 @@ async function send(files) {
   if (!chosen.length || sending) return;
   const request = { task: taskOf(), priority: $("lane").value };
   const batch = $("batch").value.trim();
-  if (batch || chosen.length > 1) request.batch = batch || `web ${new Date().toISOString().slice(0, 19).replace("T", " ")}`;
+  if (batch || chosen.length > 1) request.batch = batch || `web-${new Date().toISOString().slice(0, 19)}`;
   sending = true;
   $("sending").hidden = false;
   let safe = 0, refused = [];
@@ -161,7 +194,7 @@ function query(more) {
 
 async function refresh() {
   clearTimeout(timer);
-  if (!own || !may("read")) return;
+  if (!own || !may("read") || $("jobs").hidden) return;
   try {
     const asked = query({});
     const [listed, counts, pages] = await Promise.all([
@@ -169,10 +202,14 @@ async function refresh() {
       ask(`/v1/counts?${new URLSearchParams([...asked].filter(([name]) => name !== "limit"))}`),
       may("review") ? ask("/v1/pages?limit=500") : { pages: [] },
     ]);
-    const known = new Set(listed.jobs.map((job) => job.id));
-    const older = jobs.slice(PAGE).filter((job) => !known.has(job.id));
+    const known = new Set(listed.jobs.map((job) => job.id)), last = listed.jobs.at(-1)?.id ?? "";
+    const older = jobs.some((job) => known.has(job.id)) ? jobs.filter((job) => job.id < last) : []; // ids go by time
     if (!older.length) following = listed.next;
+    const open = older.filter((job) => OPEN.includes(job.state));
+    turn = turn < open.length ? turn : 0;
+    const looked = open.slice(turn, turn += PAGE);
     jobs = [...listed.jobs, ...older];
+    if (looked.length) put((await ask(`/v1/jobs?${new URLSearchParams(looked.map((job) => ["id", job.id]))}`)).jobs);
     doubts = new Map();
     for (const page of pages.pages) doubts.set(page.job_id, (doubts.get(page.job_id) ?? 0) + 1);
     showCounts(counts);
@@ -180,6 +217,11 @@ async function refresh() {
   } finally {
     if (own) timer = setTimeout(() => act(refresh), jobs.some((job) => OPEN.includes(job.state)) ? EVERY_MS : EVERY_MS * 5);
   }
+}
+
+function put(some) {
+  const fresh = new Map(some.map((job) => [job.id, job]));
+  jobs = jobs.map((job) => fresh.get(job.id) ?? job);
 }
 
 async function older() {
@@ -237,7 +279,7 @@ function actionsOf(job, name) {
     all.append(element);
   };
   if (OPEN.includes(job.state)) {
-    if (may("submit")) button("cancel", async () => { await ask(`/v1/jobs/${job.id}/cancel`, sent({})); await refresh(); });
+    if (may("submit")) button("cancel", async () => { put([(await ask(`/v1/jobs/${job.id}/cancel`, sent({}))).job]); await refresh(); });
     return all;
   }
   const read = ["succeeded", "partial"].includes(job.state);
@@ -246,8 +288,9 @@ function actionsOf(job, name) {
     link.dataset.action = `review-${job.id}`;
     all.append(link);
   }
+  if (read && job.kind !== "video.caption") button("look", () => look(job, name, 1));
   if (read) {
-    const forms = job.kind === "video.caption" ? VIDEO_FORMATS : FORMATS;
+    const forms = FORMATS_OF[job.kind] ?? FORMATS;
     const select = made("select", { ariaLabel: `${say.download}: ${name}` },
       made("option", { value: "", textContent: say.download }), ...forms.map((form) => made("option", { value: form, textContent: form })));
     select.dataset.action = `download-${job.id}`;
@@ -259,7 +302,7 @@ function actionsOf(job, name) {
     all.append(select);
   }
   if (["failed", "partial", "cancelled"].includes(job.state) && may("submit")) {
-    button("retry", async () => { await ask(`/v1/jobs/${job.id}/retry`, sent({})); await refresh(); });
+    button("retry", async () => { put([await ask(`/v1/jobs/${job.id}/retry`, sent({}))]); await refresh(); });
   }
   return all;
 }
@@ -268,10 +311,122 @@ async function download(job, form, name) {
   tell(`${say.download} ${form}: ${name}`);
   const answer = await fetch(`/v1/jobs/${job.id}/result?format=${form}`);
   if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).detail ?? answer.statusText);
-  const ending = { text: "txt", markdown: "md", hocr: "hocr.html" }[form] ?? form;
+  const ending = ENDINGS[form] ?? form;
   const address = URL.createObjectURL(await answer.blob());
   made("a", { href: address, download: `${name.split("/").at(-1).replace(/\.[^.]+$/, "")}.${ending}` }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+// What was read, beside its page
+
+const cell = (name, value) => made(name, { textContent: value === null || value === undefined ? "" : String(value) });
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+function fieldsOf(value) {
+  if (Array.isArray(value) && value.length && value.every(isObject)) {
+    const names = [...new Set(value.flatMap(Object.keys))];
+    return made("table", {}, made("thead", {}, made("tr", {}, ...names.map((name) => made("th", { scope: "col", textContent: name })))),
+      made("tbody", {}, ...value.map((row) => made("tr", {}, ...names.map((name) => made("td", {}, fieldsOf(row[name])))))));
+  }
+  if (Array.isArray(value)) return made("span", { textContent: value.map((one) => (isObject(one) ? JSON.stringify(one) : one)).join(", ") });
+  if (!isObject(value)) return cell("span", value);
+  return made("table", {}, made("tbody", {}, ...Object.entries(value).map(([name, one]) =>
+    made("tr", {}, made("th", { scope: "row", textContent: name }), made("td", {}, fieldsOf(one))))));
+}
+
+function gridOf(table) {
+  const rows = Array.from({ length: table.rows }, () => made("tr"));
+  for (const one of table.cells) {
+    const { row_span = 1, column_span = 1 } = one;
+    rows[one.row].append(made("td", { textContent: one.text, rowSpan: row_span, colSpan: column_span }));
+  }
+  return made("table", {}, made("tbody", {}, ...rows));
+}
+
+function contentOf(page) {
+  const parts = [], title = (word) => made("h3", { textContent: say[word] });
+  if (page.fields) parts.push(title("fields"), fieldsOf(page.fields));
+  for (const block of page.blocks.filter((one) => one.table)) parts.push(title("table"), gridOf(block.table));
+  const words = page.blocks.filter((one) => !one.table).map((one) => one.text).join("\n\n");
+  if (words) parts.push(title("text"), made("pre", { textContent: words }));
+  return parts;
+}
+
+async function look(job, name, number, step = 1) {
+  const skip = step > 0 && number > 1 ? `&skip=1-${number - 1}` : "";
+  const { parts } = await ask(`/v1/jobs/${job.id}/pages?limit=${step > 0 ? 1 : number}${skip}`);
+  const part = parts.findLast((one) => one.stage === "read" && one.content && one.ordinal < (step > 0 ? Infinity : number));
+  if (!part) return tell(say.no_page);
+  const shown = part.ordinal + 1;
+  $("result-title").textContent = `${name} · ${say.page} ${shown}`;
+  $("picture").hidden = !may("review");
+  $("picture").alt = `${say.page} ${shown}`;
+  if (may("review")) $("picture").src = `/desk/${job.id}/pictures/${job.id}/${shown}`;
+  $("content").replaceChildren(...contentOf(part.content));
+  $("before").disabled = shown === 1;
+  $("before").onclick = () => act(() => look(job, name, shown - 1, -1));
+  $("after").onclick = () => act(() => look(job, name, shown + 1));
+  if (!$("result").open) $("result").showModal();
+}
+
+// Batches
+
+let batches = [];
+
+async function listBatches(before) {
+  const listed = await ask(`/v1/batches?limit=${AT_ONCE}${before ? `&before=${before}` : ""}`);
+  batches = before ? [...batches, ...listed] : listed;
+  $("batch-rows").replaceChildren(...batches.map(batchRow));
+  if (!batches.length) $("batch-rows").replaceChildren(made("tr", {}, made("td", { colSpan: 5, textContent: say.nobatch })));
+  $("more-batches").hidden = listed.length < AT_ONCE;
+  if (!before && own) timer = setTimeout(() => act(() => !$("batches").hidden && batches.length <= AT_ONCE && listBatches()), EVERY_MS * 2);
+}
+
+function batchRow(batch) {
+  const { states, parts, done, failed, cancelled } = batch.counts, name = batch.name ?? batch.id;
+  const jobsOf = Object.entries(states).map(([state, number]) => `${number} ${say.states[state] ?? state}`).join(" · ");
+  const pages = made("td", { textContent: parts ? `${done + failed + cancelled} ${say.of} ${parts}` : "" });
+  if (parts && OPEN.some((state) => states[state])) {
+    pages.append(made("progress", { value: done + failed + cancelled, max: parts, ariaLabel: `${name}: ${done} ${say.of} ${parts}` }));
+  }
+  if (batch.needs_review) pages.append(made("small", { textContent: `${batch.needs_review} ${say.doubts}` }));
+  const show = made("button", { type: "button", textContent: say.show, ariaLabel: `${say.show}: ${name}` });
+  show.onclick = () => { $("in-batch").value = name; jobs = []; act(() => see("jobs")); };
+  return made("tr", {}, cell("td", name), cell("td", jobsOf), pages,
+    cell("td", new Date(batch.created_at).toLocaleString(language)), made("td", {}, show));
+}
+
+// Keys and usage
+
+async function administer() {
+  const [usage, keys] = await Promise.all([ask(`/v1/usage?since=${$("since").value}&by=${$("by").value}`), ask("/v1/keys")]);
+  const labels = { kind: say.kinds, lane: say.lanes, document_type: say.types }[$("by").value] ?? {};
+  $("usage-rows").replaceChildren(...[...usage.groups, { ...usage.total, name: say.total }].map((sums) => made("tr", {},
+    ...[labels[sums.name] ?? sums.name ?? say.none, sums.jobs, sums.pages, sums.segments, sums.tokens.prompt + sums.tokens.output,
+      Math.round(sums.engine_s)].map((value) => cell("td", typeof value === "number" ? value.toLocaleString(language) : value)))));
+  $("key-rows").replaceChildren(...keys.map(keyRow));
+}
+
+function keyRow({ key, pages_of_day: taken }) {
+  const ends = key.revoked_at ? say.revoked : key.expires_at ? new Date(key.expires_at).toLocaleString(language) : say.never;
+  const actions = made("td");
+  if (!key.revoked_at) {
+    const revoke = made("button", { type: "button", textContent: say.revoke, ariaLabel: `${say.revoke}: ${key.name}` });
+    revoke.onclick = () => act(async () => { await ask(`/v1/keys/${key.id}`, { method: "DELETE" }); await administer(); });
+    actions.append(revoke);
+  }
+  return made("tr", {}, cell("td", key.name), cell("td", key.scopes.map((scope) => say.scopes[scope] ?? scope).join(", ")),
+    cell("td", key.pages_per_day ? `${taken} ${say.of} ${key.pages_per_day}` : taken), cell("td", ends), actions);
+}
+
+async function makeKey() {
+  const days = $("key-days").value, scopes = [...$("scopes").querySelectorAll("input:checked")].map((box) => box.value);
+  const body = { name: $("key-name").value, scopes, ...(days ? { expires: `P${days}D` } : {}) };
+  $("secret").value = (await ask("/v1/keys", sent(body))).secret;
+  $("made").hidden = false;
+  $("secret").select();
+  $("key-name").value = "";
+  await administer();
 }
 
 // Hands on keys and mouse
@@ -291,6 +446,14 @@ $("send").onsubmit = (event) => event.preventDefault();
 for (const id of ["files", "folder"]) $(id).onchange = () => act(() => send([...$(id).files]));
 for (const id of ["state", "in-batch"]) $(id).onchange = () => { jobs = []; act(refresh); };
 $("more").onclick = () => act(older);
+for (const button of document.querySelectorAll("[data-view]")) button.onclick = () => act(() => see(button.dataset.view));
+$("more-batches").onclick = () => act(() => listBatches(batches.at(-1).id));
+options("since", Object.entries(say.sinces));
+options("by", Object.entries(say.groups));
+for (const id of ["since", "by"]) $(id).onchange = () => act(administer);
+$("new-key").onsubmit = (event) => { event.preventDefault(); act(makeKey); };
+$("close").onclick = () => $("result").close();
+$("picture").onerror = () => { $("picture").hidden = true; tell(say.no_picture); };
 for (const name of ["dragover", "dragleave", "drop"]) {
   $("drop").addEventListener(name, (event) => { event.preventDefault(); $("drop").classList.toggle("over", name === "dragover"); });
 }

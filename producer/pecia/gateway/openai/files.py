@@ -1,0 +1,309 @@
+"""Files over HTTP as OpenAI's clients know them: of requests, as uploaded; of answers, written when they are read."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing, closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, Field, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException
+
+from pecia.aio.job import AsyncJob
+from pecia.errors import DocumentGoneError, JobErasedError, SubmitError
+from pecia.gateway.forms import DocumentForm
+from pecia.gateway.identity import Bearer, Reader, Submitter, bearers_of, body_of
+from pecia.gateway.jobs import HeldFile, too_many_results
+from pecia.gateway.openai import answers
+from pecia.gateway.openai.intake import batch_name, line_options
+from pecia.gateway.openai.requests import Line, lines_of, parse_line
+from pecia.gateway.openai.statements import Held
+from pecia.gateway.problems import ProblemError
+from pecia.sources import at_hand
+from pecia_schemas import storable
+from pecia_schemas.states import JobState
+from pecia_schemas.tasks import RequestFile
+from pecia_schemas.threads import finish_in_thread
+
+router = APIRouter()
+
+_MOST_LINES: Final = 50_000
+_MOST_LISTED: Final = 100
+_FORM: Final = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["file", "purpose"],
+                "properties": {
+                    "file": {"type": "string", "contentMediaType": "application/octet-stream"},
+                    "purpose": {"const": "batch"},
+                },
+            }
+        }
+    },
+}
+FILE_ID: Final = re.compile(r"file-([0-9a-f]{32})(-output|-errors)?")
+ANSWERED: Final = (JobState.SUCCEEDED, JobState.PARTIAL)
+UNANSWERED: Final = (JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED)
+_AT_ONCE: Final = 200
+
+Limit = Annotated[int, Query(ge=1, le=_MOST_LISTED)]
+
+
+class Expiry(BaseModel):
+    """When a file goes."""
+
+    anchor: Literal["created_at"] = "created_at"
+    seconds: int = Field(ge=3600, le=30 * 86_400)
+
+
+def missing(what: str) -> ProblemError:
+    """Return the refusal of a file or batch that the tenant does not have."""
+    return ProblemError(HTTPStatus.NOT_FOUND, f"{what}_not_found", f"There is no such {what}.")
+
+
+def wrong(code: str, detail: str) -> ProblemError:
+    """Return the refusal of a request that cannot be meant."""
+    return ProblemError(HTTPStatus.BAD_REQUEST, code, detail)
+
+
+def _file_body(held: Held) -> dict[str, Any]:
+    return {
+        "id": f"file-{held.id.hex}",
+        "object": "file",
+        "bytes": held.task["source"]["size"],
+        "created_at": seconds(held.view.submitted_at),
+        "expires_at": seconds(held.file_expires_at),
+        "filename": held.view.label,
+        "purpose": "batch",
+        "status": "processed",
+    }
+
+
+def result_body(held: Held, kind: str) -> dict[str, Any]:
+    """Return an output or error file, which is written whenever it is read: its size is not known."""
+    return {
+        "id": f"file-{batch_name(held).removeprefix('batch_')}{kind}",
+        "object": "file",
+        "bytes": None,
+        "created_at": seconds(held.view.finished_at),
+        "expires_at": seconds(held.file_expires_at),
+        "filename": f"{batch_name(held)}{kind}.jsonl",
+        "purpose": "batch_output",
+        "status": "processed",
+    }
+
+
+def seconds(moment: datetime | None) -> int | None:
+    """Return a time as OpenAI's API writes it."""
+    return None if moment is None else int(moment.timestamp())
+
+
+def page(bodies: list[dict[str, Any]], limit: int) -> dict[str, Any]:
+    """Return a list of which one more was looked for than is shown."""
+    data = bodies[:limit]
+    ends = (
+        {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
+        if data
+        else {"first_id": None, "last_id": None}
+    )
+    return {"object": "list", "data": data, "has_more": len(bodies) > limit, **ends}
+
+
+@router.post("/files", openapi_extra={"requestBody": _FORM})
+async def upload_file(bearer: Submitter, request: Request) -> dict[str, Any]:
+    """Upload a file of requests, a JSON line each."""
+    async with (
+        bearers_of(request).spool.upload(bearer.limits, body_of(request)),
+        aclosing(request.stream()) as stream,
+    ):
+        form = DocumentForm(request.headers, stream, max_files=1, max_fields=5)
+        with closing(form):
+            try:
+                parts = await form.parse()
+            except (MultiPartException, KeyError):
+                raise wrong("form", "A form has a `file` and `purpose`.") from None
+            upload = parts.get("file")
+            if not isinstance(upload, UploadFile) or parts.get("purpose") != "batch":
+                raise wrong("form", "A form has a `file`, and `purpose` which is batch.")
+            kept_s = _kept_s(parts)
+            lines = await finish_in_thread(_count, upload.file)
+            if not 0 < lines <= _MOST_LINES:
+                raise wrong("form", f"A file of requests has 1 to {_MOST_LINES:,} lines, not {lines:,}.")
+            label = (upload.filename or "requests.jsonl")[: storable.LABEL]
+            async with bearers_of(request).submitting:
+                job = await bearer.client.submit(
+                    RequestFile(upload.file, lines=lines, kept_s=kept_s),
+                    label=label,
+                    expires=timedelta(hours=1),
+                )
+    requests = bearer.client.connections.requests
+    await requests.end(job.id, JobState.SUCCEEDED)
+    if (held := await requests.file(job.id)) is None:
+        raise missing("file")
+    return _file_body(held)
+
+
+def _kept_s(form: Mapping[str, Any]) -> int | None:
+    """Return for how long a file is there. Raises `ProblemError`."""
+    given = {
+        name: value
+        for name in ("anchor", "seconds")
+        if (value := form.get(f"expires_after[{name}]")) is not None
+    }
+    try:
+        return Expiry(**given).seconds if given else None
+    except ValidationError:
+        raise wrong(
+            "invalid_option", "expires_after: an anchor `created_at`, and 3600 to 2592000 seconds."
+        ) from None
+
+
+def _count(file: Any) -> int:
+    """Return the number of lines, which the form's file itself would look for byte by byte."""
+    buffered = io.BufferedReader(file, 1024**2)
+    count = sum(1 for _ in lines_of(buffered))
+    buffered.detach().seek(0)
+    return count
+
+
+@router.get("/files")
+async def list_files(bearer: Reader, after: str | None = None, limit: Limit = 20) -> dict[str, Any]:
+    """List the files of requests, newest first."""
+    before = meant(FILE_ID, after, "file") if after else None
+    held = await bearer.client.connections.requests.files(before=before, size=limit + 1)
+    return page([_file_body(one) for one in held], limit)
+
+
+def meant(form: re.Pattern[str], given: str, what: str) -> UUID:
+    """Return the UUID in an id. Raises `ProblemError`."""
+    if (match := form.fullmatch(given)) is None:
+        raise missing(what)
+    return UUID(match[1])
+
+
+async def _found(bearer: Bearer, file_id: str) -> tuple[Held, str]:
+    """Return the file, or the batch whose file it is, and which of its files. Raises `ProblemError`."""
+    identifier = meant(FILE_ID, file_id, "file")
+    kind = file_id[len("file-") + 32 :]
+    requests = bearer.client.connections.requests
+    held = await (requests.batch(identifier) if kind else requests.file(identifier))
+    expires_at = held and held.file_expires_at
+    if (
+        held is None
+        or (kind and not held.view.state.is_terminal)
+        or (expires_at and expires_at < datetime.now(UTC))
+    ):
+        raise missing("file")
+    return held, kind
+
+
+@router.get("/files/{file_id}")
+async def look_at_file(bearer: Reader, file_id: str) -> dict[str, Any]:
+    """See a file."""
+    held, kind = await _found(bearer, file_id)
+    return result_body(held, kind) if kind else _file_body(held)
+
+
+@router.delete("/files/{file_id}")
+async def delete_file(bearer: Submitter, file_id: str) -> dict[str, Any]:
+    """Erase a file of requests. Results are erased with their jobs."""
+    held, kind = await _found(bearer, file_id)
+    if kind:
+        raise wrong("refused", "This file is written from results: erase their jobs by DELETE /v1/jobs/ID.")
+    await bearer.client.purge([held.id])
+    return {"id": file_id, "object": "file", "deleted": True}
+
+
+@router.get("/files/{file_id}/content", response_class=Response)
+async def read_file(bearer: Reader, file_id: str, request: Request) -> Response:
+    """Get what a file holds."""
+    held, kind = await _found(bearer, file_id)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(bearer.limits.results.place(too_many_results))
+        if kind:
+            written = _answered(bearer, held) if kind == "-output" else _unanswered(bearer, held)
+            return _Written(written, stack.pop_all())
+        original = await bearer.client.connections.store.original(held.id)
+        opened = at_hand(original, bearers_of(request).connections.payloads)
+        path = await finish_in_thread(stack.enter_context, opened)
+        return HeldFile(path, "application/jsonl", stack.pop_all())
+    raise AssertionError  # nothing above suppresses
+
+
+class _Written(StreamingResponse):
+    """A file that is written as it is read, as one of its key's results."""
+
+    def __init__(self, content: AsyncGenerator[bytes, None], held: AsyncExitStack) -> None:
+        super().__init__(content, media_type="application/jsonl")
+        self._content, self._held = content, held
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with self._held, aclosing(self._content):
+            await super().__call__(scope, receive, send)
+
+
+async def _jobs(
+    bearer: Bearer, held: Held, states: tuple[JobState, ...]
+) -> AsyncGenerator[AsyncJob[Any], None]:
+    async with aclosing(bearer.client.jobs(batch=held.view.batch, state=states, page_size=_AT_ONCE)) as jobs:
+        async for job in jobs:
+            yield job
+
+
+async def _answered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]:
+    async with aclosing(_jobs(bearer, held, ANSWERED)) as jobs:
+        async for job in jobs:
+            try:
+                document = await job.result(timeout=0)
+            except JobErasedError:
+                continue  # the other file says so
+            yield answers.output_line(job.label, answers.completion(job._view, document))  # noqa: SLF001  ours
+
+
+async def _unanswered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]:
+    """Yield what has no answer: jobs, then lines that never became one."""
+    batch = batch_name(held)
+    async with aclosing(_jobs(bearer, held, ANSWERED + UNANSWERED)) as jobs:
+        async for job in jobs:
+            if job.erased_at is not None or job.state in UNANSWERED:
+                yield answers.error_line(batch, job.id, job.label, answers.of_job(job._view))  # noqa: SLF001  ours
+    connections = bearer.client.connections
+    try:
+        original = await connections.store.original(held.id)
+    except DocumentGoneError:
+        return
+    async with AsyncExitStack() as stack:
+        path = await finish_in_thread(stack.enter_context, at_hand(original, connections.payloads))
+        file = stack.enter_context(path.open("rb"))
+        options, lines, number = line_options(held), lines_of(file), 0
+
+        def read() -> list[Line]:
+            nonlocal number
+            parsed: list[Line] = []
+            for written in lines:
+                line = parse_line(number, written, batch, options)
+                number += 1
+                refusal = line.request if isinstance(line.request, SubmitError) else None
+                parsed.append(replace(line, request=refusal))  # without its picture
+                if len(parsed) == _AT_ONCE:
+                    break
+            return parsed
+
+        while some := await finish_in_thread(read):
+            known = await connections.requests.known([f"{batch}/{line.number}" for line in some])
+            for line in some:
+                if f"{batch}/{line.number}" not in known:
+                    reason = answers.of_line(line.request, held.view.state)
+                    yield answers.error_line(batch, line.number, line.custom_id, reason)
