@@ -38,7 +38,7 @@ _Now = Annotated[datetime, mapped_column(server_default=sa.func.now())]
 _Clock = Annotated[datetime, mapped_column(server_default=sa.func.clock_timestamp())]
 
 
-REVISION: Final = "0020"
+REVISION: Final = "0021"
 """Of the schema that these tables are, as its newest migration calls it: those of later ones are greater."""
 
 
@@ -177,7 +177,7 @@ class PartRow(Base):
     worker: Mapped[_Name | None]  # who runs it, or ran it last
     failure: Mapped[dict[str, Any] | None]
     verdict: Mapped[_Name | None]  # of its result; None: it has none, or an earlier version wrote it
-    doubts: Mapped[int | None]  # of its result; None likewise
+    doubts: Mapped[int | None]  # of its result, of a split documents in conflict; None likewise
     run_at: Mapped[_Now]  # not before
     early: Mapped[bool] = mapped_column(server_default=sa.text("false"))  # the relay waits for its time
     published_at: Mapped[datetime | None]  # None: the relay must put it into Redis
@@ -225,6 +225,7 @@ class PartRow(Base):
         _index("parts_finished_at_idx", "finished_at", where="engine IS NOT NULL"),
         _index("parts_failed_idx", "finished_at", where="state = 'failed'"),
         _index("parts_needs_review_idx", "job_id", where=NEEDS_REVIEW),
+        _index("parts_conflicts_idx", "job_id", where="stage = 'split' AND doubts > 0"),
         _index("parts_running_idx", "worker", where="state = 'running'"),
         {"postgresql_with": {"fillfactor": "70", **_LARGE}},
     )
@@ -249,16 +250,16 @@ class ResultRow(Base):
 
 
 class RevisionRow(Base):
-    """A page as a person has reviewed it. Written once; goes with the result, which stays as it was."""
+    """A page, or a bundle's split, as a person has reviewed it. Written once; goes with the result, which stays."""
 
     __tablename__ = "revisions"
 
     id: Mapped[_Id]
     job_id: Mapped[_OfJob]
     part_id: Mapped[UUID] = mapped_column(sa.ForeignKey("results.part_id", ondelete="CASCADE"))
-    number: Mapped[int]  # from 1, through all pages of the job
+    number: Mapped[int]  # from 1, through all pages of the job and its split
     checked: Mapped[bool]  # the page was compared with its picture, every line, then or before
-    content: Mapped[dict[str, Any]]  # a `Page`
+    content: Mapped[dict[str, Any]]  # a `Page` or a `Split`
     created_at: Mapped[_Now]
 
     __table_args__ = (

@@ -19,6 +19,7 @@ from pecia.client import Client
 from pecia.errors import JobNotFoundError, JobTimeoutError, RetryRefusedError
 from pecia.job import AnyJob, Job, JobGroup
 from pecia.records import DeadPart, Percentiles
+from pecia_schemas.bundles import BundleDoubtReason
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import PartState, is_whole
@@ -198,7 +199,7 @@ def list_jobs(
     limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show jobs, newest first, or pages that a person should look at.
+    """Show jobs, newest first, or pages that a person should look at; before these, bundles with patients in conflict.
 
     Example: `pecia list --batch ward-7 --state failed`, `pecia list --verdict incomplete --verdict review`
     """
@@ -209,7 +210,12 @@ def list_jobs(
             _show(client.group(client.jobs(limit=limit, **which)), as_json=as_json)
             return
         pages = client.pages(limit=limit, **which)
-        rows = [(one.label, one.job_id, one.number, one.verdict, one.read_at) for one in pages]
+        rows = [
+            (one.label, one.job_id, None, BundleDoubtReason.IDENTITY_CONFLICT, one.read_at)
+            if one.is_conflict
+            else (one.label, one.job_id, one.number, one.verdict, one.read_at)
+            for one in pages
+        ]
     if as_json:
         for row in rows:
             output.json_line(dict(zip(("label", "job", "page", "verdict", "read_at"), row, strict=True)))
