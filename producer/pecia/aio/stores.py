@@ -257,7 +257,7 @@ class AsyncRemoteReviews(_AsyncStore):
 
     async def correct(self, job_id: UUID, change: SplitChange, seen: int | None) -> Split:
         """Write a revision of a bundle's split, and return it."""
-        path, body = f"/jobs/{job_id}/split", change.model_dump(mode="json") | {"revision": seen}
+        path, body = f"/jobs/{job_id}/split", {"change": change.model_dump(mode="json"), "revision": seen}
         return Split.model_validate(
             await self._gateway.ask("POST", path, job_id=job_id, repeatable=False, json=body)
         )

@@ -216,16 +216,12 @@ class Retry(_Body):
     """Null: all that failed or was cancelled."""
 
 
-class SplitCorrection(SplitChange):
+class SplitCorrection(_Body):
     """A correction of how a bundle is split."""
 
-    revision: int | None = Field(default=None, ge=0)
+    change: SplitChange
+    revision: int | None = Field(default=None, ge=0, lt=2**31)
     """That of the split which was looked at; null: any."""
-
-    @property
-    def change(self) -> SplitChange:
-        """The change alone."""
-        return SplitChange.model_validate(self.model_dump(exclude={"revision"}))
 
 
 class NewWebhook(_Body):
