@@ -247,6 +247,12 @@ class Split(Stored):
         return any(document.doubts for document in self.documents)
 
     @property
+    def named(self) -> set[int]:
+        """The numbers of all patients whose the documents are, and of all whom their pages name."""
+        named = {patient for page in self.page_signs for patient in page.patients}
+        return named | {document.patient for document in self.documents if document.patient}
+
+    @property
     def conflicts(self) -> int:
         """How many documents are in conflict."""
         return sum(document.has_conflict for document in self.documents)

@@ -1,6 +1,7 @@
 """A bundle's documents are corrected: as revisions, behind the guard of patients, told to who waits for documents."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -92,6 +93,24 @@ def test_two_patients_are_put_together_by_a_decision_that_the_result_tells(
     *_, event = job.events()
     assert (f"client:{decision.by}", decision.reason) == (event.actor, "a name misread")
     assert not bundle.documents[0].part.has_conflict
+
+
+def test_a_bundle_of_two_patients_is_not_written_as_one_file(
+    read: Callable[..., Job[Bundle]], client: Client, tmp_path: Path, pecia: Callable[..., Result]
+) -> None:
+    job = read()
+    for name in ("all.pdf", "all.txt", "all.hocr"):
+        with pytest.raises(IdentityConflictError, match="--by document"):
+            job.save(tmp_path / name)
+    with pytest.raises(IdentityConflictError, match="2 patients"):
+        client.export(tmp_path / "export", format="markdown", kind="bundle.read")
+    refused = pecia("result", job.id, "-o", tmp_path / "all.md")
+    assert isinstance(refused.exception, IdentityConflictError)
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
+    assert Bundle.model_validate_json(job.save(tmp_path / "all.json").read_text()) == job.result()
+
+    client.correct(job, change("patient", document=2, patient=1, same_patient=True))
+    assert job.save(tmp_path / "all.txt").exists()
 
 
 def test_no_bundle_has_nothing_to_correct(client: Client, house: House, picture: Picture) -> None:

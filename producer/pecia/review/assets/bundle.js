@@ -8,7 +8,7 @@ const WORDS = {
     page: "page", nobody: "names nobody", begins: "begins", unknown: "unknown patient", separators: "Separator sheets", saved: "Saved as revision",
     stale: "This bundle was changed elsewhere: look again.", failed: "That could not be done", settled: "No document is in doubt.",
     choose_kind: "Kind of the document", choose_patient: "Patient of the document", by_person: "set by a person", decided: "one patient by decision of",
-    doubt: { identity_conflict: "patient in conflict", cut: "cut in doubt", kind: "kind in doubt" }, pages: "pages",
+    doubt: { identity_conflict: "patient in conflict", cut: "cut in doubt", kind: "kind in doubt" }, pages: "pages", documents: "Documents", unsure: "in doubt",
     kinds: { prescription: "prescription", diagnosis: "diagnosis", lab_result: "laboratory result", chart: "chart", letter: "letter", invoice: "invoice", consent: "consent", other: "other" },
     keys: { "→ ←": "next, previous page", "j k": "next, previous document in doubt", c: "a document begins at this page", u: "the next document goes on from this one",
       "> <": "this page is of the next, previous document; so do Shift and an arrow", "t w": "kind and patient of the document",
@@ -22,7 +22,7 @@ const WORDS = {
     page: "페이지", nobody: "이름 없음", begins: "시작", unknown: "알 수 없는 환자", separators: "구분지", saved: "저장됨, 개정",
     stale: "다른 사람이 이 묶음을 바꾸었습니다. 다시 보십시오.", failed: "처리하지 못했습니다", settled: "의심되는 문서가 없습니다.",
     choose_kind: "문서의 종류", choose_patient: "문서의 환자", by_person: "사람이 정함", decided: "같은 환자로 결정한 사람",
-    doubt: { identity_conflict: "환자 불일치", cut: "경계가 불확실함", kind: "종류가 불확실함" }, pages: "페이지",
+    doubt: { identity_conflict: "환자 불일치", cut: "경계가 불확실함", kind: "종류가 불확실함" }, pages: "페이지", documents: "문서", unsure: "의심",
     kinds: { prescription: "처방전", diagnosis: "진단서", lab_result: "검사 결과", chart: "기록지", letter: "의뢰서", invoice: "계산서", consent: "동의서", other: "기타" },
     keys: { "→ ←": "다음, 이전 페이지", "j k": "다음, 이전 의심 문서", c: "이 페이지에서 문서가 시작됨", u: "다음 문서와 합치기",
       "> <": "이 페이지를 다음, 앞 문서로; Shift와 화살표도 가능", "t w": "문서의 종류와 환자",
@@ -130,7 +130,7 @@ function choosePatient() {
 function show() {
   const doubted = split.documents.filter((one) => one.doubts.length);
   const conflicts = doubted.filter((one) => reasons(one).includes("identity_conflict"));
-  $("where").textContent = `${split.documents.length} × ${say.document} · ${doubted.length} ? · ${conflicts.length} ${say.doubt.identity_conflict}`;
+  $("where").textContent = `${say.documents}: ${split.documents.length} · ${say.unsure}: ${doubted.length} · ${say.doubt.identity_conflict}: ${conflicts.length}`;
   $("strip").replaceChildren(...split.documents.map(group), ...(split.separators.length ? [sheets()] : []));
   const one = chosen(), page = signs(at);
   const named = page.patients.map(called).join(", ") || say.nobody;
@@ -154,12 +154,12 @@ function group(one) {
   const why = reasons(one);
   const cut = one.cut.signs.includes("person") ? say.by_person : percent(one.cut.probability);
   const section = made("section", { className: "document" },
-    made("h2", { textContent: `${one.number} · ${say.kinds[one.kind]} · ${cut}` }),
+    made("h2", { textContent: `${one.number} · ${say.kinds[one.kind]} · ${say.begins} ${cut}` }),
     made("p", { textContent: patientOf(one) }),
     made("p", { className: "marks", textContent: why.map((each) => say.doubt[each]).join(", ") }),
     made("div", { className: "pages" }, ...one.pages.map((number) => thumbnail(number, one))));
   section.setAttribute("aria-label", `${say.document} ${one.number}`);
-  section.classList.toggle("doubted", why.length > 0);
+  section.classList.toggle("unsure", why.length > 0);
   section.classList.toggle("conflict", why.includes("identity_conflict"));
   return section;
 }
