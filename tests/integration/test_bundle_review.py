@@ -9,6 +9,7 @@ import pytest
 from typer.testing import Result
 
 from pecia import (
+    AuditAction,
     Bundle,
     Client,
     IdentityConflictError,
@@ -69,7 +70,7 @@ def test_a_correction_is_a_revision_of_the_result(
     assert job.result(revision=1).documents[1].part.kind == "lab_result"
     with pytest.raises(StaleReviewError):
         client.correct(job, change("join", page=2), revision=1)
-    assert [entry.action for entry in client.audit(job=job)].count("revised") == 2
+    assert [entry.action for entry in client.audit(job=job)].count(AuditAction.REVISED) == 2
     assert [(event.actor, event.reason) for event in job.events()][-1][1] == "revised"
     assert "a form of its own" not in str(house.query("SELECT reason FROM job_events"))
     client.purge([job])
@@ -162,7 +163,7 @@ def test_each_document_is_told_once_it_is_ready_and_none_in_conflict_before_it_i
         )
 
     job = read(subject=Subject(name=name, record_numbers=(record,)))
-    ready = [(1, (1, 2), None), (3, (4,), None)]
+    ready: list[tuple[int, tuple[int, ...], int | None]] = [(1, (1, 2), None), (3, (4,), None)]
     assert told() == ready
 
     client.correct(job, change("kind", document=2, kind="letter"))

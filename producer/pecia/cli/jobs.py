@@ -199,7 +199,9 @@ def list_jobs(
     limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show jobs, newest first, or pages that a person should look at; before these, bundles with patients in conflict.
+    """Show jobs, newest first, or pages that a person should look at.
+
+    With --verdict review, bundles in which patients are in conflict come first.
 
     Example: `pecia list --batch ward-7 --state failed`, `pecia list --verdict incomplete --verdict review`
     """

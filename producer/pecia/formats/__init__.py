@@ -97,7 +97,7 @@ def render(result: Result, format: Format | str) -> str:  # noqa: A002  what eve
 
 
 def check_patients(result: Result, form: Format) -> None:
-    """Raise `IdentityConflictError` for a bundle not surely of one patient: one file, unless it is JSON, would mix them."""
+    """Raise `IdentityConflictError` for a bundle not surely of one patient: only JSON keeps them apart."""
     if form is Format.JSON or not isinstance(result, Bundle) or result.split is None:
         return
     if (conflicts := result.split.conflicts) or len(result.split.named) > 1:
