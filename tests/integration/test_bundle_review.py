@@ -1,4 +1,4 @@
-"""A bundle's documents are corrected: as revisions, behind the guard of patients, told to who waits for documents."""
+"""A bundle's documents are corrected: as revisions, behind the guard of patients; each that is ready is notified."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -144,13 +144,13 @@ def test_a_gateway_corrects_for_keys_that_may_review(read: Callable[..., Job[Bun
             stranger.correct(job.id, change("accept", document=1))
 
 
-def test_each_document_is_told_once_it_is_ready_and_none_in_conflict_before_it_is_accepted(
+def test_each_document_is_notified_when_it_is_ready_and_none_in_conflict_before_it_is_accepted(
     read: Callable[..., Job[Bundle]], client: Client, house: House
 ) -> None:
     endpoint = client.add_endpoint("https://example.org/all", events=["document.ready"])
     name, _, record = bundle_files.MARY
 
-    def told() -> list[tuple[int, tuple[int, ...], int | None]]:
+    def notified() -> list[tuple[int, tuple[int, ...], int | None]]:
         fan_out_all(house.database_url)
         bodies = house.query(
             "SELECT body FROM deliveries WHERE endpoint_id = %s ORDER BY created_at, id", endpoint.id
@@ -164,15 +164,15 @@ def test_each_document_is_told_once_it_is_ready_and_none_in_conflict_before_it_i
 
     job = read(subject=Subject(name=name, record_numbers=(record,)))
     ready: list[tuple[int, tuple[int, ...], int | None]] = [(1, (1, 2), None), (3, (4,), None)]
-    assert told() == ready
+    assert notified() == ready
 
     client.correct(job, change("kind", document=2, kind="letter"))
-    assert told() == ready
+    assert notified() == ready
     client.correct(job, change("accept", document=2, same_patient=True))
     ready.insert(1, (2, (3,), 2))
-    assert told() == ready
+    assert notified() == ready
     client.correct(job, change("cut", page=2))
-    assert told() == sorted([*ready, (1, (1,), 3), (2, (2,), 3)])
+    assert notified() == sorted([*ready, (1, (1,), 3), (2, (2,), 3)])
 
 
 def test_conflicts_come_first_in_what_waits_for_review(

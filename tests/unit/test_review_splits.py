@@ -1,4 +1,4 @@
-"""Corrections of a bundle's documents: no page is lost, and no two patients become one untold."""
+"""Corrections of a bundle's documents: no page is lost, and two patients become one only by a recorded decision."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ changes = st.builds(
     subject=st.sampled_from([None, Subject(name="Anna Meyer", birth_date=dt.date(1961, 3, 12))]),
     story=st.lists(changes, max_size=8),
 )
-def test_no_story_loses_a_page_or_makes_one_of_two_patients_untold(
+def test_no_story_loses_a_page_or_merges_two_patients_without_a_decision(
     people: list[tuple[str, bool]], subject: Subject | None, story: list[SplitChange]
 ) -> None:
     lines, heads = zip(*people, strict=True)
@@ -78,14 +78,16 @@ def test_no_story_loses_a_page_or_makes_one_of_two_patients_untold(
         assert sorted([*numbers, *bundle.separators]) == list(range(1, len(people) + 1))
         assert [part.number for part in bundle.documents] == [*range(1, len(bundle.documents) + 1)]
         assert Split.model_validate_json(bundle.stored_json()) == bundle
-        told = {page for decision in bundle.decisions for page in decision.pages}
+        decided_pages = {page for decision in bundle.decisions for page in decision.pages}
         for part in bundle.documents:
-            untold = {patient for page in part.pages if page not in told for patient in named[page]}
+            undecided = {
+                patient for page in part.pages if page not in decided_pages for patient in named[page]
+            }
             decided = {
                 one.patient for one in bundle.decisions if one.patient and {*part.pages} & {*one.pages}
             }
-            assert part.has_conflict or len(untold) <= 1
-            assert part.has_conflict or not untold or untold <= (decided or untold)
+            assert part.has_conflict or len(undecided) <= 1
+            assert part.has_conflict or not undecided or undecided <= (decided or undecided)
             assert part.cut.page == part.pages[0]
 
 
@@ -111,7 +113,7 @@ def test_a_cut_and_a_join_are_each_other_s_opposite() -> None:
 
 
 @pytest.mark.parametrize("merging", [change("join", page=2), change("move", page=2, document=1)])
-def test_two_patients_become_one_document_by_a_told_decision_alone(merging: SplitChange) -> None:
+def test_two_patients_become_one_document_by_a_recorded_decision_alone(merging: SplitChange) -> None:
     read = bundle_of(ANNA, PETER)
     with pytest.raises(IdentityConflictError, match="same_patient"):
         after(read, merging)
@@ -130,7 +132,7 @@ def test_two_patients_become_one_document_by_a_told_decision_alone(merging: Spli
         1,
     )
     apart = after(decided, change("cut", page=2))
-    assert [part.patient for part in apart.documents] == [1, 1], "the decision stays told"
+    assert [part.patient for part in apart.documents] == [1, 1], "the decision stays"
 
 
 def test_a_page_that_names_nobody_goes_to_the_neighbouring_document() -> None:

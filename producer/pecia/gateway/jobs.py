@@ -343,7 +343,7 @@ async def retry_job(bearer: Submitter, job_id: UUID, what: bodies.Retry | None =
     return bodies.Job.of(await job.retry(what.parts if what else None))
 
 
-@router.post("/jobs/{job_id}/split", responses=documented(404, 409, 410), tags=["review"])
+@router.post("/jobs/{job_id}/split", responses=documented(400, 404, 409, 410), tags=["review"])
 async def correct_split(bearer: Reviewer, job_id: UUID, body: bodies.SplitCorrection) -> Split:
     """Correct how a bundle is split into documents, as one more revision of its result.
 

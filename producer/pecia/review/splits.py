@@ -1,7 +1,7 @@
-"""What a correction makes of a bundle's documents: pure. No correction puts two patients' pages together untold.
+"""What a correction makes of a bundle's documents: pure. Two patients' pages come together only by a recorded decision.
 
 Whom a page names was settled when the bundle was split (`SplitPage.patients`), or by a decision since, which the
-result tells. Pages that name two patients are one document only in conflict, or by such a decision.
+result records. Pages that name two patients are one document only in conflict, or by such a decision.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -36,7 +36,8 @@ def corrected(split: Split, change: SplitChange, *, number: int, by: str, at: da
 
     Raises `InvalidOptionError` if the change cannot be meant, `IdentityConflictError` if it needs `same_patient`.
     """
-    if {page.number for page in split.page_signs} < {page for one in split.documents for page in one.pages}:
+    pages = {page for part in split.documents for page in part.pages}
+    if pages - {page.number for page in split.page_signs}:
         raise InvalidOptionError("An earlier version split this bundle: submit it anew to correct it.")
     draft = _Draft(split, change, by, at)
     draft.apply()
@@ -118,7 +119,7 @@ class _Draft:
         part, kind = self._part_numbered(), self._change.kind
         if kind is None:
             raise InvalidOptionError("Name a kind.")
-        doubts = tuple(one for one in part.was.doubts if one.reason is not BundleDoubtReason.KIND)
+        doubts = tuple(doubt for doubt in part.was.doubts if doubt.reason is not BundleDoubtReason.KIND)
         part.was = part.was.model_copy(update={"kind": kind, "kind_probability": 1.0, "doubts": doubts})
 
     def _set_patient(self) -> None:
@@ -140,7 +141,7 @@ class _Draft:
             self._decide(part, self._accepted_owner(part))
         part.was, part.touched = part.was.model_copy(update={"doubts": ()}), True
         following = self._parts[self._parts.index(part) + 1 :][:1]
-        self._settled |= {*part.pages, *(one.pages[0] for one in following)}
+        self._settled |= {*part.pages, *(after.pages[0] for after in following)}
 
     def _accepted_owner(self, part: _Part) -> int | None:
         """Return whose an accepted document is: the expected patient's, if there is one."""
@@ -198,7 +199,7 @@ class _Draft:
         for number, part in enumerate(self._parts, 1):
             made = self._remade(part, astray) if part.touched else part.was
             others = [doubt for doubt in made.doubts if doubt.reason is not BundleDoubtReason.CUT]
-            edges = [one.pages[0] for one in self._parts[number : number + 1]]
+            edges = [after.pages[0] for after in self._parts[number : number + 1]]
             if pages := sorted(unsure & {*part.pages, *edges}):
                 others.append(BundleDoubt(reason=BundleDoubtReason.CUT, pages=tuple(pages)))
             documents.append(made.model_copy(update={"number": number, "doubts": tuple(others)}))
