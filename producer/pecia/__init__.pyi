@@ -12,6 +12,7 @@ from pecia.errors import (
     DocumentGoneError as DocumentGoneError,
     GatewayUnavailableError as GatewayUnavailableError,
     IdempotencyConflictError as IdempotencyConflictError,
+    IdentityConflictError as IdentityConflictError,
     InvalidFormatError as InvalidFormatError,
     InvalidOptionError as InvalidOptionError,
     InvalidSettingError as InvalidSettingError,
@@ -27,6 +28,7 @@ from pecia.errors import (
     PeciaError as PeciaError,
     QueueFullError as QueueFullError,
     RetryRefusedError as RetryRefusedError,
+    StaleReviewError as StaleReviewError,
     SubmitError as SubmitError,
     SubmitManyError as SubmitManyError,
     UnavailableError as UnavailableError,
@@ -83,6 +85,7 @@ from pecia_schemas.events import (
 )
 from pecia_schemas.failures import Failure as Failure, FailureCode as FailureCode
 from pecia_schemas.bundled import Bundle as Bundle
+from pecia_schemas.bundles import SplitAction as SplitAction, SplitChange as SplitChange
 from pecia_schemas.results import (
     BundledDocument as BundledDocument,
     CachedFrom as CachedFrom,

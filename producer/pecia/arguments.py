@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=StrEnum)
 
-_CHOICE = (*ENDINGS, NoticeType.PART_DONE, NoticeType.REVISED)
+_CHOICE = (*ENDINGS, NoticeType.PART_DONE, NoticeType.REVISED, NoticeType.READY)
 """What an endpoint can ask for."""
 
 

@@ -30,6 +30,7 @@ from pecia_schemas.states import DeliveryState, DeliveryStateName, Lane, LaneNam
 
 if TYPE_CHECKING:
     from pecia.saving import ExportFormat
+    from pecia_schemas.bundles import Split, SplitChange
     from pecia_schemas.tasks import Task
 
 R = TypeVar("R", bound=BaseModel)
@@ -177,10 +178,25 @@ class Client(Admin):
         """Yield the pages that were read with this `verdict`, or one of these, the newest job first.
 
         Without a verdict: those that a person should look at, which are all but `ok` and `blank`. The others say of
-        which jobs, as in `jobs`. What was erased is left out.
+        which jobs, as in `jobs`. What was erased is left out. Bundles with documents whose patient is in conflict,
+        which are no pages but of the verdict `review`, come before all.
         """
         arguments.check_pages(limit, page_size)
         return self._found_pages(which, page_size, limit)
+
+    def correct(
+        self, job: Job[Any] | UUID | str, change: SplitChange, *, revision: int | None = None
+    ) -> Split:
+        """Correct how a bundle is split, as one more revision of its result, and return the split as it is then.
+
+        `revision` is that of the split which was looked at; None: any.
+
+        Raises `IdentityConflictError` if pages of two patients would be one document and the change does not decide
+        that they are of one (`same_patient`), `InvalidOptionError` if it cannot be meant, `JobError` if the split has
+        another revision.
+        """
+        job_id = (self.job(arguments.id_of(job))).id
+        return self._open().reviews.correct(job_id, change, revision)
 
     def batch(self, reference: str) -> records.Batch:
         """Return the batch of this name or id, or whose id alone begins so. Raises `BatchNotFoundError`."""

@@ -18,6 +18,7 @@ What is behind an arrow is an attribute::
         InvalidOptionError        (also ValueError)
         IdempotencyConflictError  -> existing_job_id
       InvalidFormatError          (also ValueError)
+      IdentityConflictError       (also ValueError)
       BatchNotFoundError          (also LookupError) -> reference
       EndpointLimitError
       JobError                    -> job_id
@@ -29,6 +30,7 @@ What is behind an arrow is an attribute::
         JobErasedError            (also LookupError) -> erased_at
         DocumentGoneError         (also LookupError)
         RetryRefusedError         (also ValueError)
+        StaleReviewError
       WrongLoopError              (also RuntimeError)
       WebhookVerificationError    (also ValueError)
 
@@ -180,6 +182,10 @@ class InvalidFormatError(PeciaError, ValueError):
     """No such form exists, or results of this kind do not have it."""
 
 
+class IdentityConflictError(PeciaError, ValueError):
+    """Pages of two patients, or not surely of one, would be put together."""
+
+
 class EndpointLimitError(PeciaError):
     """There are as many endpoints as a tenant may have (`PECIA_MAX_ENDPOINTS`): remove one before another is added."""
 
@@ -269,6 +275,13 @@ class DocumentGoneError(JobError, LookupError):
 
 class RetryRefusedError(JobError, ValueError):
     """There is nothing to run again: the job is at work, has succeeded, or its document was erased."""
+
+
+class StaleReviewError(JobError):
+    """The page, or the split of a bundle, has another revision than the one that was looked at."""
+
+    def __init__(self, job_id: UUID) -> None:
+        super().__init__(job_id, f"Job {job_id} has been reviewed elsewhere since: look at it again.")
 
 
 class WrongLoopError(PeciaError, RuntimeError):

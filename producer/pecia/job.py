@@ -202,8 +202,9 @@ class Job(JobHandle[R_co]):
         the caller has is written as it is.
         On asyncio a thread draws and writes; a caller that is cancelled meanwhile goes on once the file is written.
 
-        Raises what `result` raises, `InvalidFormatError`, and `OSError` if the file cannot be written; with pictures
-        also `DocumentGoneError`, and `ConfigurationError` without pecia[pdf].
+        Raises what `result` raises, `InvalidFormatError`, `IdentityConflictError` for a bundle that is not surely of
+        one patient, and `OSError` if the file cannot be written; with pictures also `DocumentGoneError`, and
+        `ConfigurationError` without pecia[pdf].
         """
         from pecia import saving  # noqa: PLC0415  most callers write no files
 

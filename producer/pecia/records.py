@@ -115,7 +115,7 @@ class Batch(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPage:
-    """A page that was found by its verdict; `client.job(job_id)` has its text."""
+    """A page that was found by its verdict, or a bundle in conflict; `client.job(job_id)` has its text."""
 
     job_id: UUID
     number: int
@@ -124,6 +124,8 @@ class FoundPage:
     read_at: datetime
     label: str | None = None
     """What its document is called."""
+    is_conflict: bool = False
+    """It is no page, but a bundle with documents whose patient is in conflict: `pecia review` shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from obstore.store import LocalStore
 
 from pecia.configuration import document_settings
 from pecia.errors import ConfigurationError, InvalidFormatError, InvalidSettingError, UnavailableError
-from pecia.formats import Format, Result, check, known, render
+from pecia.formats import Format, Result, check, check_patients, known, render
 from pecia.formats.text import every_page
 from pecia.handles import PDF_QUALITY, JobHandle, assemble
 from pecia.records import Exported, PartOutcome
@@ -124,8 +124,10 @@ def write_with_pictures(
 ) -> None:
     """Write a searchable PDF or a facsimile, atomically.
 
-    Raises `DocumentGoneError` if the document is not kept any more, `OSError` if the file cannot be written.
+    Raises `DocumentGoneError` if the document is not kept any more, `OSError` if the file cannot be written, and as
+    `check_patients`.
     """
+    check_patients(document, form)
     open_pictures = page_pictures(form)
     writing = import_module(f"pecia.formats.{form}")
     with at_hand(original, payloads) as path, _replacing(target) as file:

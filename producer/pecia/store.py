@@ -143,6 +143,9 @@ _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made t
 _FIRST_IDS = datetime.fromtimestamp(0, UTC) + _CLOCK_SKEW  # and no time before
 
 
+IN_CONFLICT: Final = "(stage = 'split' AND coalesce(doubts, 0) > 0)"
+"""SQL: whether a part is the split of a bundle with documents in conflict."""
+
 _WITH_VERDICTS = """EXISTS (
     SELECT FROM parts AS page WHERE page.job_id = jobs.id AND page.stage = 'read'
       AND page.verdict = ANY(CAST(:with_verdicts AS text[])))"""
@@ -359,13 +362,34 @@ class Store(Statements[D_co]):
         after: FoundPage | None,
         size: int,
     ) -> list[FoundPage]:
-        """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
+        """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number.
+
+        Before all of them come bundles with documents in conflict, which are of the verdict `review`.
+        """
         wanted = conditions(listing, self._tenant) | {
-            "stage = 'read' AND verdict = ANY(CAST(:verdicts AS text[]))": {"verdicts": list(verdicts)},
+            "verdict = ANY(CAST(:verdicts AS text[]))": {"verdicts": list(verdicts)},
             "jobs.erased_at IS NULL": {},
         }
         if all(verdict.needs_review for verdict in verdicts):
             wanted[NEEDS_REVIEW] = {}  # by which Postgres knows that the index has them all
+        found: list[FoundPage] = []
+        for is_conflict in (True, False):
+            if after is not None and after.is_conflict > is_conflict:
+                after = None
+            elif after is not None and after.is_conflict < is_conflict:
+                continue
+            kind = "stage = 'split' AND doubts > 0" if is_conflict else "stage = 'read'"
+            found += self._found(connection, wanted | {kind: {}}, after, size - len(found), is_conflict)
+        return found
+
+    def _found(
+        self,
+        connection: Connection,
+        wanted: dict[str, dict[str, Any]],
+        after: FoundPage | None,
+        size: int,
+        is_conflict: bool,
+    ) -> list[FoundPage]:
         if after is not None:
             further = {"job_id": after.job_id, "number": after.number}
             wanted["job_id <= :job_id AND (job_id < :job_id OR ordinal >= :number)"] = further
@@ -381,6 +405,7 @@ class Store(Statements[D_co]):
                 verdict=Verdict(verdict),
                 read_at=at,
                 label=label_in(label, job_id, wrapped, self._keys),
+                is_conflict=is_conflict,
             )
             for job_id, ordinal, verdict, at, label, wrapped in connection.execute(
                 found, given(wanted, size=size)

@@ -17,6 +17,12 @@ class Bundle(Document):
     split: Split | None = None
     """None if it failed, or is not there yet."""
 
+    @property
+    def revision(self) -> int:
+        """The number of the last revision of its pages and its documents; 0: all is as it was read."""
+        last = self.split.revision if self.split else None
+        return max(super().revision, last.number if last else 0)
+
     @cached_property
     def documents(self) -> tuple[BundledDocument, ...]:
         """Its documents in their order, each with its pages that were read; the others are in its `failed`."""

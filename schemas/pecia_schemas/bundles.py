@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
+from pecia_schemas import storable
 from pecia_schemas.blocks import Box, Confidence, Stored, Text
 
 
@@ -43,6 +45,8 @@ class CutSign(StrEnum):
     """A blank back stands before it."""
     MODEL = "model"
     """A language model's opinion."""
+    PERSON = "person"
+    """A person said so in a review."""
 
 
 class Cut(Stored):
@@ -148,14 +152,107 @@ class Subject(Stored):
     insurance_numbers: tuple[Text, ...] = ()
 
 
+class SplitPage(Stored):
+    """What one page of a bundle says by itself."""
+
+    number: int = Field(ge=1)
+    begins: Confidence = 0.0
+    """The probability that a document begins there."""
+    patients: tuple[int, ...] = ()
+    """Whom it names, by their numbers in `Split.patients`, or whom a person said that it is of."""
+    kind: DocumentKind = DocumentKind.OTHER
+    kind_probability: Confidence = 0.0
+    title: Text | None = None
+    date: dt.date | None = None
+    language: str | None = None
+
+
+class SplitAction(StrEnum):
+    """What a person corrects of a bundle's documents."""
+
+    CUT = "cut"
+    """A document begins at `page`."""
+    JOIN = "join"
+    """The document that begins at `page` goes on from the one before."""
+    MOVE = "move"
+    """`page`, which may be a separator sheet, is of `document`."""
+    KIND = "kind"
+    """`document` is of `kind`."""
+    PATIENT = "patient"
+    """`document` is of `patient`, or of a patient with that `identity`."""
+    ACCEPT = "accept"
+    """`document` is right as it is: its doubts are dropped."""
+
+
+class SplitChange(Stored):
+    """One correction of a bundle's documents."""
+
+    action: SplitAction
+    page: int | None = None
+    document: int | None = None
+    """Its number."""
+    kind: DocumentKind | None = None
+    patient: int | None = None
+    """A number in `Split.patients`."""
+    identity: Subject | None = None
+    """A patient who is none of these."""
+    same_patient: bool = False
+    """An explicit decision that the pages are of one patient, although they name several or another one."""
+    reason: Annotated[Text, Field(max_length=storable.REASON)] = ""
+    """Stored with the result, under the job's key."""
+
+
+class SplitRevision(Stored):
+    """A correction of a bundle's documents: who, when, what."""
+
+    number: int = Field(ge=1)
+    """Counted from 1 through all pages of the job and its documents."""
+    by: str
+    """The client's name, as the audit trail has it."""
+    at: dt.datetime
+    change: SplitChange
+
+
+class PatientDecision(Stored):
+    """A person's decision that pages are of one patient, whatever they name."""
+
+    by: str
+    at: dt.datetime
+    reason: Text = ""
+    pages: tuple[int, ...]
+    patient: int | None
+    """A number in `Split.patients`; None: they name nobody, and are of one document all the same."""
+
+
 class Split(Stored):
     """The documents of a bundle."""
 
     documents: tuple[DocumentPart, ...]
     separators: tuple[int, ...] = ()
     """Pages that are separator sheets, in no document."""
+    page_signs: tuple[SplitPage, ...] = ()
+    """Of each page what a correction needs to know."""
+    patients: tuple[Identity, ...] = ()
+    """All whom pages name, number 1 first. A number is surely one patient; only a person can say that two are."""
+    expected: tuple[int, ...] | None = None
+    """Who of them is the patient whom the caller expects; None: the caller expects nobody."""
+    decisions: tuple[PatientDecision, ...] = ()
+    """All that people decided about patients against, or beyond, what the pages name."""
+    revision: SplitRevision | None = None
+    """The last correction; None: it is as it was split."""
 
     @property
     def needs_review(self) -> bool:
         """Whether a person should look at one of the documents."""
         return any(document.doubts for document in self.documents)
+
+    @property
+    def named(self) -> set[int]:
+        """The numbers of all patients whose the documents are, and of all whom their pages name."""
+        named = {patient for page in self.page_signs for patient in page.patients}
+        return named | {document.patient for document in self.documents if document.patient}
+
+    @property
+    def conflicts(self) -> int:
+        """How many documents are in conflict."""
+        return sum(document.has_conflict for document in self.documents)

@@ -76,7 +76,11 @@ class NoticeType(StrEnum):
     PART_DONE = "part.done"
     """A page, a segment or a summary has its result. Sent only to receivers that subscribe to it."""
     REVISED = "result.revised"
-    """A person has reviewed a page: its result is another. Sent only to receivers that subscribe to it."""
+    """A person has reviewed a page, or the documents of a bundle: the result is another. Sent only to receivers that
+    subscribe to it."""
+    READY = "document.ready"
+    """A document of a bundle is split off, and its patient is not in conflict. Sent only to receivers that subscribe to
+    it."""
     TEST = "webhook.test"
     """A test of an endpoint: nothing happened."""
 
@@ -98,6 +102,7 @@ NoticeTypeName = Literal[
     "job.expired",
     "part.done",
     "result.revised",
+    "document.ready",
     "webhook.test",
 ]
 
@@ -132,6 +137,14 @@ class NoticePart(_Notice):
     attempt: int
 
 
+class NoticeDocument(_Notice):
+    """The document of a bundle that a notice is about."""
+
+    number: int
+    pages: tuple[int, ...]
+    """Their numbers in the bundle."""
+
+
 class NoticeData(_Notice):
     """The job a notice is about, as it was then."""
 
@@ -151,9 +164,12 @@ class NoticeData(_Notice):
     links: dict[str, str] = Field(default_factory=dict)
     """Where to look further, as the fleet's `PECIA_WEBHOOK_LINKS` says."""
     part: NoticePart | None = None
-    """The part that is done, in a `part.done`; the page, in a `result.revised`."""
+    """The part that is done, in a `part.done`; the page or the split, in a `result.revised`."""
     revision: int | None = None
-    """Its number, in a `result.revised`: that of `result().revision` from then on."""
+    """Its number, in a `result.revised`: that of `result().revision` from then on; in a `document.ready` that of the
+    review that made it ready, None without one."""
+    document: NoticeDocument | None = None
+    """The document that is ready, in a `document.ready`."""
     created_at: datetime
     finished_at: datetime | None = None
     """None while the job goes on."""

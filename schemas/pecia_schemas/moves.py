@@ -8,12 +8,14 @@ But for the client that creates a job, nothing else writes `parts.state`, `jobs.
 transactions wait for each other in a circle.
 """
 
+import json
 from collections.abc import Collection, Iterable
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 from sqlalchemy import TextClause, text
 
+from pecia_schemas.bundles import Split
 from pecia_schemas.events import utc
 from pecia_schemas.results import NEEDS_REVIEW
 from pecia_schemas.states import AWAITED, JobState, PartState
@@ -92,15 +94,15 @@ PROMISE_CALLBACKS = _promising(
 """Takes `job_ids`; promises a notice of how each of these jobs has ended. The body is a `JobNotice`."""
 
 
-def _promising_parts(event: str, *, at: str, number: str, more: str = "") -> TextClause:
-    """Return the statement that takes `part_ids` and promises notices of this event of theirs."""
+def _promising_parts(event: str, *, at: str, number: str, more: str = "", of_each: str = "") -> TextClause:
+    """Return the statement that takes `part_ids` and promises notices of this event of theirs; `of_each` of several."""
     return _promising(
         "id IN (SELECT job_id FROM parts WHERE id = ANY(:part_ids))",
         f"'{event}'",
-        part="""JOIN (
+        part=f"""JOIN (
             SELECT id, job_id, stage, ordinal, attempt, finished_at AS done_at FROM parts
             WHERE id = ANY(:part_ids) AND stage <> 'ingest'
-        ) AS part ON part.job_id = job.id""",
+        ) AS part ON part.job_id = job.id {of_each}""",  # noqa: S608  constants of this module
         at=at,
         sequence="""
             SELECT sequence FROM job_events WHERE job_events.job_id = job.id AND job_events.part_id = part.id
@@ -114,13 +116,18 @@ def _promising_parts(event: str, *, at: str, number: str, more: str = "") -> Tex
 PROMISE_PARTS = _promising_parts("part.done", at="part.done_at", number="endings")
 """Takes `part_ids`, which are done; promises a notice of each."""
 
-PROMISE_REVISED = _promising_parts(
-    "result.revised",
-    at="now()",
-    number="(SELECT id FROM revisions WHERE part_id = part.id ORDER BY number DESC LIMIT 1)",
-    more="'revision', (SELECT max(number) FROM revisions WHERE part_id = part.id), ",
-)
+_REVISION = "'revision', (SELECT max(number) FROM revisions WHERE part_id = part.id), "
+_LAST_REVISION = "(SELECT id FROM revisions WHERE part_id = part.id ORDER BY number DESC LIMIT 1)"
+PROMISE_REVISED = _promising_parts("result.revised", at="now()", number=_LAST_REVISION, more=_REVISION)
 """The same of pages that a person has just reviewed: a review that is made again after a loss is another one."""
+
+_PROMISE_READY = _promising_parts(
+    "document.ready",
+    at="now()",
+    number=f"concat_ws(' ', endings, ready->>'number', {_LAST_REVISION})",
+    more=f"{_REVISION}'document', ready, ",
+    of_each="CROSS JOIN jsonb_array_elements(CAST(:documents AS jsonb)) AS ready",
+)
 
 
 def _listed(states: Iterable[PartState]) -> str:
@@ -372,6 +379,15 @@ def end_jobs(
 def promise_callbacks(connection: Connection, job_ids: Collection[UUID]) -> None:
     """Promise the callbacks of jobs that have ended in this transaction."""
     connection.execute(PROMISE_CALLBACKS, {"job_ids": list(job_ids)})
+
+
+def promise_ready(connection: Connection, part_id: UUID, split: Split, before: Split | None = None) -> None:
+    """Promise a notice of each document of a split that is not in conflict, if there was none with its pages before."""
+    known = {part.pages for part in before.documents if not part.has_conflict} if before else set()
+    ready = [part for part in split.documents if not part.has_conflict and part.pages not in known]
+    if ready:
+        documents = json.dumps([{"number": part.number, "pages": part.pages} for part in ready])
+        connection.execute(_PROMISE_READY, {"part_ids": [part_id], "documents": documents})
 
 
 def settle(

@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic_core import PydanticCustomError
 
-REVISION: Final = "0020"
+REVISION: Final = "0021"
 """Of the tables (docs/tables.md), as the newest migration calls it: those of later ones are greater."""
 
 IDEMPOTENCY_KEY: Final = 512

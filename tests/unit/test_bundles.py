@@ -268,6 +268,10 @@ def test_drawn_bundles_are_split_as_they_were_made(seeds: range) -> None:
                 persons = [patients[page] for page in document.pages if page in patients]
                 of_pages = {(person.family, person.given, person.birth) for person in persons}
                 numbered.setdefault(document.patient, set()).update(of_pages)
+        for sign in result.page_signs:
+            for number in sign.patients:
+                person = patients[sign.number]
+                numbered.setdefault(number, set()).add((person.family, person.given, person.birth))
         assert all(len(found) == 1 for found in numbered.values())
 
     assert counts["untold"] == 0

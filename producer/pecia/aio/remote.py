@@ -49,6 +49,7 @@ class AsyncRemoteConnections(Inheritable):
         self.backlog = Backlog({})
         self.store = stores.AsyncRemoteStore(gateway)
         self.transitions = stores.AsyncRemoteTransitions(gateway)
+        self.reviews = stores.AsyncRemoteReviews(gateway)
         self.accounts = stores.AsyncRemoteAccounts(gateway)
         self.endpoints = stores.AsyncRemoteEndpoints(gateway)
         self.deliveries = stores.AsyncRemoteDeliveries(gateway)

@@ -19,6 +19,7 @@ from pecia.client import Client
 from pecia.errors import JobNotFoundError, JobTimeoutError, RetryRefusedError
 from pecia.job import AnyJob, Job, JobGroup
 from pecia.records import DeadPart, Percentiles
+from pecia_schemas.bundles import BundleDoubtReason
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import PartState, is_complete_id
@@ -200,6 +201,8 @@ def list_jobs(
 ) -> None:
     """Show jobs, newest first, or pages that a person should look at.
 
+    With --verdict review, bundles in which patients are in conflict come first.
+
     Example: `pecia list --batch ward-7 --state failed`, `pecia list --verdict incomplete --verdict review`
     """
     which = Filter(batch=batch, state=state, verdict=verdict, metadata=metadata).which()
@@ -209,7 +212,12 @@ def list_jobs(
             _show(client.group(client.jobs(limit=limit, **which)), as_json=as_json)
             return
         pages = client.pages(limit=limit, **which)
-        rows = [(one.label, one.job_id, one.number, one.verdict, one.read_at) for one in pages]
+        rows = [
+            (one.label, one.job_id, None, BundleDoubtReason.IDENTITY_CONFLICT, one.read_at)
+            if one.is_conflict
+            else (one.label, one.job_id, one.number, one.verdict, one.read_at)
+            for one in pages
+        ]
     if as_json:
         for row in rows:
             output.json_line(dict(zip(("label", "job", "page", "verdict", "read_at"), row, strict=True)))

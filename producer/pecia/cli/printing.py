@@ -231,7 +231,7 @@ def result_json(job: AnyJob, name: str | None, result: Any) -> dict[str, Any]:
         content = {"revision": result.revision} if result.revision else {}
         content["pages"] = [*map(_piece_json, result.pages)]
         if isinstance(result, Bundle) and result.split:
-            content |= result.split.model_dump(mode="json")
+            content |= result.split.model_dump(mode="json", include={"documents", "separators", "decisions"})
     if result and result.failed:
         content["failed"] = [
             {"number": piece.number, "failure": failure_json(piece.failure)} for piece in result.failed

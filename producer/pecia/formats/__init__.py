@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from pecia.errors import InvalidFormatError
+from pecia.errors import IdentityConflictError, InvalidFormatError
 from pecia.formats import text
+from pecia_schemas.bundled import Bundle
 from pecia_schemas.results import Captions, Document
 
 Result = Document | Captions
@@ -83,15 +84,29 @@ def render(result: Result, format: Format | str) -> str:  # noqa: A002  what eve
     """Return the result in that form, as the text of a file. What a partial result lacks is said where it can be.
 
     Raises `InvalidFormatError` for a form that a result of this kind does not have, and for `pdf` and
-    `facsimile`, which have pictures: `Job.save` writes them.
+    `facsimile`, which have pictures: `Job.save` writes them. Raises as `check_patients`.
     """
     form = known(format)
     check(form, type(result))
+    check_patients(result, form)
     if form.is_binary:
         raise InvalidFormatError(
             f"A {form} is made of the document's pictures: `job.save('name{form.suffix}', '{form}')` writes it."
         )
     return _OF_CAPTIONS[form](result) if isinstance(result, Captions) else _OF_DOCUMENTS[form](result)
+
+
+def check_patients(result: Result, form: Format) -> None:
+    """Raise `IdentityConflictError` for a bundle not surely of one patient: only JSON keeps them apart."""
+    if form is Format.JSON or not isinstance(result, Bundle) or result.split is None:
+        return
+    if (conflicts := result.split.conflicts) or len(result.split.named) > 1:
+        what = f"{conflicts} documents in conflict" if conflicts else f"{len(result.split.named)} patients"
+        raise IdentityConflictError(
+            f"This bundle has {what}, and is not written as one file: take its documents one by one (`pecia result JOB "
+            "--by document -o DIR`; `pecia.bundles.save_documents`), through a gateway as html, or correct them with "
+            "`pecia review --job JOB`."
+        )
 
 
 def known(name: Format | str) -> Format:

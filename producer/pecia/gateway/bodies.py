@@ -15,6 +15,7 @@ from pecia.handles import JobHandle, JobView
 from pecia.records import Batch, Counts, FoundPage, PartOutcome
 from pecia.request import SubmitOptions
 from pecia_schemas import storable
+from pecia_schemas.bundles import SplitChange
 from pecia_schemas.events import NoticeType, Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState, Lane
@@ -177,7 +178,7 @@ class Parts(BaseModel):
 
 
 class FoundPages(BaseModel):
-    """Pages, the newest job first."""
+    """Bundles in conflict, then pages, the newest job first."""
 
     pages: list[FoundPage]
 
@@ -219,6 +220,14 @@ class Retry(_Body):
 
     parts: list[UUID] | None = None
     """Null: all that failed or was cancelled."""
+
+
+class SplitCorrection(_Body):
+    """A correction of how a bundle is split."""
+
+    change: SplitChange
+    revision: int | None = Field(default=None, ge=0, lt=2**31)
+    """That of the split which was looked at; null: any."""
 
 
 class NewWebhook(_Body):

@@ -26,6 +26,7 @@ from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listin
 from pecia.request import Moment
 from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
 from pecia_schemas import storable
+from pecia_schemas.bundles import Split
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import Verdict, plain
 from pecia_schemas.running import Lack
@@ -98,8 +99,8 @@ Ids = Annotated[
 After = Annotated[
     str | None,
     Query(
-        pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]{1,9}$",
-        description="The last page of those before, as `JOB:NUMBER`.",
+        pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]{1,9}(:conflict)?$",
+        description="The last page of those before, as `JOB:NUMBER`; of a bundle in conflict `JOB:NUMBER:conflict`.",
     ),
 ]
 Before = Annotated[UUID | None, Query(description="`next` of the page before.")]
@@ -343,6 +344,16 @@ async def retry_job(bearer: Submitter, job_id: UUID, what: bodies.Retry | None =
     return bodies.Job.of(await job.retry(what.parts if what else None))
 
 
+@router.post("/jobs/{job_id}/split", responses=documented(400, 404, 409, 410), tags=["review"])
+async def correct_split(bearer: Reviewer, job_id: UUID, body: bodies.SplitCorrection) -> Split:
+    """Correct how a bundle is split into documents, as one more revision of its result.
+
+    What would put pages of two patients into one document is refused with `identity_conflict`, unless `same_patient`
+    decides that they are of one; the result tells who decided that, and when.
+    """
+    return await bearer.client.correct(job_id, body.change, revision=body.revision)
+
+
 @router.delete("/jobs/{job_id}", responses=documented(400, 404))
 async def erase_job(
     bearer: Administrator, job_id: UUID, why: bodies.Cancellation | None = None
@@ -401,12 +412,21 @@ async def _listing(bearer: Bearer, batch: str | None, which: Which) -> Listing:
 async def find_pages(
     bearer: Reviewer, which: Chosen, batch: InBatch = None, after: After = None, limit: Limit = 100
 ) -> bodies.FoundPages:
-    """Find pages by their verdict, the newest job first; without one, those that a person should look at."""
+    """Find pages by their verdict, the newest job first; without one, those that a person should look at.
+
+    Bundles with documents whose patient is in conflict are of the verdict `review`, and come before all.
+    """
     listing = replace(await _listing(bearer, batch, which), verdicts=())
     store, last = bearer.client.connections.store, None
     if after is not None:
-        job, _, number = after.partition(":")
-        last = FoundPage(job_id=UUID(job), number=int(number), verdict=Verdict.OK, read_at=_NEVER)
+        job, number, *conflict = after.split(":")
+        last = FoundPage(
+            job_id=UUID(job),
+            number=int(number),
+            verdict=Verdict.OK,
+            read_at=_NEVER,
+            is_conflict=bool(conflict),
+        )
     return bodies.FoundPages(
         pages=await store.found_pages(
             arguments.verdicts(which.get("verdict", ())), listing, after=last, size=limit

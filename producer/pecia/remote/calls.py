@@ -47,11 +47,13 @@ _OF_JOBS: Final[Mapping[str, Callable[[UUID, Any], errors.PeciaError]]] = {
     "job_erased": lambda job_id, said: errors.JobErasedError(
         job_id, datetime.fromisoformat(said["erased_at"])
     ),
+    "stale": lambda job_id, _: errors.StaleReviewError(job_id),
     "retry_refused": lambda job_id, said: errors.RetryRefusedError(job_id, said["detail"]),
 }
 _REFUSED: Final[Mapping[str, Callable[[Any], errors.PeciaError]]] = {
     "idempotency_conflict": lambda said: errors.IdempotencyConflictError(UUID(said["existing_job_id"])),
     "invalid_source": lambda said: errors.InvalidSourceError(said["detail"]),
+    "identity_conflict": lambda said: errors.IdentityConflictError(said["detail"]),
     "invalid_format": lambda said: errors.InvalidFormatError(said["detail"]),
     "batch_not_found": lambda said: errors.BatchNotFoundError(said["detail"]),
     "webhook_limit": lambda said: errors.EndpointLimitError(said["detail"]),

@@ -49,6 +49,7 @@ class RemoteConnections(Inheritable):
         self.backlog = Backlog({})
         self.store = stores.RemoteStore(gateway)
         self.transitions = stores.RemoteTransitions(gateway)
+        self.reviews = stores.RemoteReviews(gateway)
         self.accounts = stores.RemoteAccounts(gateway)
         self.endpoints = stores.RemoteEndpoints(gateway)
         self.deliveries = stores.RemoteDeliveries(gateway)

@@ -20,6 +20,7 @@ from pecia.request import Item, Options
 from pecia.submission import Outcome
 from pecia.waiting import batches, sleep
 from pecia_schemas import storable
+from pecia_schemas.bundles import Split, SplitChange
 from pecia_schemas.events import JobEvent, Webhook
 from pecia_schemas.media import Ordinals
 from pecia_schemas.messages import PartMessage
@@ -164,7 +165,7 @@ class RemoteStore(_Store):
         size: int,
     ) -> list[records.FoundPage]:
         """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
-        follows = after and f"{after.job_id}:{after.number}"
+        follows = after and f"{after.job_id}:{after.number}{':conflict' if after.is_conflict else ''}"
         limit = min(size, calls.AT_ONCE)
         answer = self._listed("/pages", listing, verdict=list(verdicts), after=follows, limit=limit)
         return calls.PAGES.validate_python(answer["pages"])
@@ -249,6 +250,17 @@ class RemoteTransitions(_Store):
         body = {"parts": None if parts is None else [str(part) for part in parts]}
         self._gateway.ask("POST", f"/jobs/{job_id}/retry", job_id=job_id, repeatable=False, json=body)
         return []
+
+
+class RemoteReviews(_Store):
+    """What people decide about bundles."""
+
+    def correct(self, job_id: UUID, change: SplitChange, seen: int | None) -> Split:
+        """Write a revision of a bundle's split, and return it."""
+        path, body = f"/jobs/{job_id}/split", {"change": change.model_dump(mode="json"), "revision": seen}
+        return Split.model_validate(
+            self._gateway.ask("POST", path, job_id=job_id, repeatable=False, json=body)
+        )
 
 
 class RemoteAccounts(_Store):

@@ -5,9 +5,8 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from importlib import resources
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,20 +19,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pecia import saving
 from pecia.aio.connections import AsyncConnections
 from pecia.formats.facsimile import for_browsers
+from pecia.gateway.bodies import SplitCorrection
 from pecia.gateway.identity import Bearer, bearers_of
-from pecia.gateway.problems import ProblemError
 from pecia.records import Listing
 from pecia.review.correcting import Decision
 from pecia.review.layout import shown
-from pecia.review.statements import StaleReviewError
 from pecia.sources import Original, at_hand
 from pecia_schemas.media import NoPictureError
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.results import Page
 from pecia_schemas.threads import finish_in_thread
 
-_ASSETS: Final = {"": "review.html", "review.js": "review.js", "review.css": "review.css"}
+_ASSETS: Final = {"": "review.html", "bundle": "bundle.html"} | {
+    name: name for name in ("review.js", "review.css", "bundle.js", "bundle.css")
+}
 _TYPES: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+B = TypeVar("B", bound=BaseModel)
+
 _KEPT: Final = 6
 """Pictures in memory: the browser asks for the next page's ahead."""
 _QUALITY: Final = 85
@@ -130,6 +132,8 @@ class Desk:
             Route("/api/pages", self.pages),
             Route(page, self.look),
             Route(page, self.decide, methods=["POST"]),
+            Route("/api/bundles/{job:uuid}", self.look_at_split),
+            Route("/api/bundles/{job:uuid}", self.correct, methods=["POST"]),
             Route("/pictures/{job:uuid}/{number:int}", self.picture),
             *(Route(f"/{path}", self.asset) for path in _ASSETS),
         ]
@@ -158,20 +162,24 @@ class Desk:
 
     async def decide(self, request: Request) -> Response:
         """Write what a person has decided about a page, and answer with the page."""
-        if request.headers.get("content-type") != "application/json":  # of which no form elsewhere is able
-            raise HTTPException(415)
-        text = await request.body()
-        try:
-            body = _Body.model_validate_json(text)
-        except ValidationError:
-            raise HTTPException(422) from None
+        body = await _body(request, _Body)
         decision = Decision(target=body.target, text=body.text, accepted=body.accepted, checked=body.checked)
         place = await _place(request)
-        try:
-            page = await _connections(request).reviews.revise(*place, body.revision, decision)
-        except StaleReviewError as error:
-            raise ProblemError(HTTPStatus.CONFLICT, "stale", str(error)) from None
-        return JSONResponse(shown(page))
+        return JSONResponse(
+            shown(await _connections(request).reviews.revise(*place, body.revision, decision))
+        )
+
+    async def look_at_split(self, request: Request) -> Response:
+        """Answer with the documents of a bundle as they are now."""
+        job_id = await _job(request)
+        split = await _connections(request).reviews.look_at_split(job_id)
+        return JSONResponse(split.model_dump(mode="json"))
+
+    async def correct(self, request: Request) -> Response:
+        """Write a correction of a bundle's documents, and answer with them."""
+        body = await _body(request, SplitCorrection)
+        split = await _connections(request).reviews.correct(await _job(request), body.change, body.revision)
+        return JSONResponse(split.model_dump(mode="json"))
 
     async def picture(self, request: Request) -> Response:
         """Answer with a page's picture; 404 if it cannot be drawn."""
@@ -206,11 +214,27 @@ def _connections(request: Request) -> AsyncConnections:
     return bearer.client.connections if bearer else bearers_of(request).connections
 
 
-async def _place(request: Request) -> tuple[UUID, int]:
-    """Return the job and page that are asked for. Raises `JobNotFoundError` if the key's tenant has no such job."""
+async def _body(request: Request, kind: type[B]) -> B:
+    """Return the body of a request that no form elsewhere is able to send."""
+    if request.headers.get("content-type") != "application/json":
+        raise HTTPException(415)
+    text = await request.body()
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError:
+        raise HTTPException(422) from None
+
+
+async def _job(request: Request) -> UUID:
+    """Return the job that is asked for. Raises `JobNotFoundError` if the key's tenant has no such job."""
     job_id: UUID = request.path_params["job"]
     await _check_owner(request, job_id)
-    return job_id, request.path_params["number"]
+    return job_id
+
+
+async def _place(request: Request) -> tuple[UUID, int]:
+    """Return the job and page that are asked for. Raises as `_job`."""
+    return await _job(request), request.path_params["number"]
 
 
 async def _check_owner(request: Request, job_id: UUID) -> None:

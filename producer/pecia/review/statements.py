@@ -1,20 +1,30 @@
 """Every SQL statement of a review: the pages to look at, and the decisions."""
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
 from pecia import store
-from pecia.errors import InvalidSettingError, JobErasedError, JobError, JobNotFoundError
+from pecia.errors import (
+    InvalidOptionError,
+    InvalidSettingError,
+    JobErasedError,
+    JobNotFoundError,
+    StaleReviewError,
+)
 from pecia.handles import WRAPPED, label_in
 from pecia.records import AuditAction, Listing
 from pecia.review.correcting import Decision, revised
+from pecia.review.splits import corrected
+from pecia_schemas.bundles import Split, SplitChange
 from pecia_schemas.encryption import DecryptionError, Keyring
-from pecia_schemas.moves import NOTIFY_REVISED, PROMISE_REVISED
+from pecia_schemas.moves import NOTIFY_REVISED, PROMISE_REVISED, promise_ready
 from pecia_schemas.results import NEEDS_REVIEW, Page, Verdict
-from pecia_schemas.states import new_id
+from pecia_schemas.states import Stage, new_id
+
+R = TypeVar("R", Page, Split)
 
 _WORST_FIRST: Final = tuple(reversed(Verdict))
 
@@ -23,24 +33,25 @@ _READ = """
     LEFT JOIN LATERAL (
         SELECT number, checked FROM revisions WHERE part_id = parts.id ORDER BY number DESC LIMIT 1
     ) AS revised ON true
-    WHERE parts.stage = 'read' AND parts.state = 'done' AND jobs.erased_at IS NULL AND {wanted}
+    WHERE parts.stage IN ('read', 'split') AND parts.state = 'done' AND jobs.erased_at IS NULL AND {wanted}
 """
 _COLUMNS = f"""
-    parts.job_id, parts.ordinal + 1 AS number, parts.verdict, parts.doubts, jobs.metadata,
+    parts.job_id, parts.stage, parts.ordinal + 1 AS number, parts.verdict, parts.doubts, jobs.metadata,
     jobs.task->>'document_type' AS document_type, coalesce(revised.number, 0) AS revision,
     coalesce(revised.checked, false) AS checked, jobs.label, {WRAPPED} AS wrapped
 """
 _DOUBTFUL = f"""
     SELECT {_COLUMNS} {_READ} AND {NEEDS_REVIEW}
-    ORDER BY array_position(CAST(:worst_first AS text[]), verdict), doubts DESC NULLS LAST, job_id DESC, ordinal
+    ORDER BY {store.IN_CONFLICT} DESC, array_position(CAST(:worst_first AS text[]), verdict), doubts DESC NULLS LAST,
+             job_id DESC, ordinal
     LIMIT :limit
 """
 _ALL = f"""
-    SELECT {_COLUMNS} {_READ} ORDER BY job_id DESC, ordinal LIMIT :limit
+    SELECT {_COLUMNS} {_READ} ORDER BY job_id DESC, stage DESC, ordinal LIMIT :limit
 """
 # At random, and the same whenever it is drawn: by a hash of the page and the seed.
 _SAMPLE = f"""
-    SELECT {_COLUMNS} {_READ} AND (NOT CAST(:reviewed AS bool) OR revised.checked)
+    SELECT {_COLUMNS} {_READ} AND stage = 'read' AND (NOT CAST(:reviewed AS bool) OR revised.checked)
     ORDER BY sha256(convert_to(CAST(:seed AS text) || parts.id, 'UTF8')) LIMIT :limit
 """
 
@@ -48,14 +59,15 @@ _LOCK = """
     SELECT erased_at FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
 """
 _NOW = """
-    SELECT parts.id, results.content AS original, revised.id AS revision, revised.content,
+    SELECT parts.id, parts.job_id, results.content AS original, revised.id AS revision, revised.content,
            (SELECT coalesce(max(number), 0) + 1 FROM revisions WHERE job_id = :job_id) AS next, clock_timestamp() AS at,
            (SELECT wrapped FROM job_keys WHERE job_id = :job_id) AS wrapped
     FROM parts JOIN results ON results.part_id = parts.id
     LEFT JOIN LATERAL (
         SELECT id, content FROM revisions WHERE part_id = parts.id ORDER BY number DESC LIMIT 1
     ) AS revised ON true
-    WHERE parts.job_id = :job_id AND parts.stage = 'read' AND parts.ordinal = :ordinal
+    WHERE parts.job_id = :job_id AND parts.stage = :stage
+      AND parts.ordinal = coalesce(CAST(:ordinal AS int), parts.ordinal)
 """
 _WRITE = f"""
     WITH written AS (
@@ -68,21 +80,19 @@ _WRITE = f"""
 """  # noqa: S608  constants of ours
 
 
-class StaleReviewError(JobError):
-    """The page has another revision than the reviewed one."""
-
-
 class ReviewPage(BaseModel):
-    """A page that was read, as a list has it."""
+    """A page that was read, or the documents of a bundle, as a list has it."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
     job_id: UUID
+    stage: Stage
+    """`split`: the documents of a bundle."""
     number: int
     """Counted from 1, as in the document."""
     verdict: Verdict | None
     doubts: int | None
-    """None: it was read by a version that did not count them."""
+    """Of a bundle: documents in conflict. None: it was read by a version that did not count them."""
     document_type: str | None
     metadata: dict[str, str]
     revision: int
@@ -100,7 +110,7 @@ class Reviews(store.Statements[store.D_co]):
     def doubtful(
         self, connection: store.Connection, listing: Listing, job_ids: Collection[UUID], limit: int
     ) -> list[ReviewPage]:
-        """Return pages that a person should look at, the most doubtful first; of named jobs all pages."""
+        """Return what a person should look at: bundles in conflict, then the most doubtful; of named jobs all."""
         if job_ids:
             return _pages(connection, self._keys, _ALL, listing, job_ids, limit=limit)
         return _pages(
@@ -126,24 +136,38 @@ class Reviews(store.Statements[store.D_co]):
     @store.transaction
     def look(self, connection: store.Connection, job_id: UUID, number: int) -> tuple[Page, Page]:
         """Return a page as it was read and as it is now, and note who has seen it. Raises as `revise`."""
-        _, _, original, now = self._read(connection, job_id, number)
+        row, keys, now = self._read(connection, job_id, Page, number)
+        original = Page.model_validate(keys.unseal(row.original, row.id)) if row.revision else now
         store.note_read(connection, job_id, client=self._client, what=AuditAction.PAGES)
         return original, now
 
+    @store.transaction
+    def look_at_split(self, connection: store.Connection, job_id: UUID) -> Split:
+        """Return the documents of a bundle as they are now, and note who has seen them. Raises as `correct`."""
+        _, _, split = self._read(connection, job_id, Split)
+        store.note_read(connection, job_id, client=self._client, what=AuditAction.PAGES)
+        return split
+
     def _read(
-        self, connection: store.Connection, job_id: UUID, number: int
-    ) -> tuple[Any, Keyring, Page, Page]:
-        row = connection.execute(_NOW, {"job_id": job_id, "ordinal": number - 1}).first()
+        self, connection: store.Connection, job_id: UUID, kind: type[R], number: int | None = None
+    ) -> tuple[Any, Keyring, R]:
+        """Return a page, or the split, as it is now, with its row and keys."""
+        stage = Stage.READ if kind is Page else Stage.SPLIT
+        values = {"job_id": job_id, "stage": stage, "ordinal": None if number is None else number - 1}
+        row = connection.execute(_NOW, values).first()
+        if row is None and number is None:
+            raise InvalidOptionError(f"Job {job_id} is no bundle that was split.")
         if row is None:
             raise JobNotFoundError(job_id)
         try:
             keys = self._keys.of_job(job_id, row.wrapped)
-            original = now = Page.model_validate(keys.unseal(row.original, row.id))
-            if row.revision is not None:
-                now = Page.model_validate(keys.unseal(row.content, row.revision))
+            is_revised = row.revision is not None
+            content = keys.unseal(
+                row.content if is_revised else row.original, row.revision if is_revised else row.id
+            )
+            return row, keys, kind.model_validate(content)
         except DecryptionError as error:
             raise InvalidSettingError(f"A result cannot be read. {error}") from None
-        return row, keys, original, now
 
     @store.unrepeatable
     def revise(
@@ -154,29 +178,59 @@ class Reviews(store.Statements[store.D_co]):
         Raises `StaleReviewError` if the page is not the one that was `seen`, by its revision, `JobErasedError`,
         `JobNotFoundError` or `InvalidOptionError`.
         """
+        self._lock(connection, job_id)
+        row, keys, page = self._read(connection, job_id, Page, number)
+        _check_seen(job_id, page, seen)
+        page = revised(page, decision, number=row.next, by=self._client, at=row.at)
+        checked = bool(page.revision and page.revision.checked)
+        values = {"verdict": page.verdict, "doubts": len(page.doubts), "checked": checked}
+        self._write(connection, row, keys, page, values)
+        return page
+
+    @store.unrepeatable
+    def correct(
+        self, connection: store.Connection, job_id: UUID, change: SplitChange, seen: int | None
+    ) -> Split:
+        """Write a revision of a bundle's split, announce it and the documents that it makes ready, and return it.
+
+        `seen` is the revision that was looked at; None: any. Raises as `revise`, and `IdentityConflictError`.
+        """
+        self._lock(connection, job_id)
+        row, keys, before = self._read(connection, job_id, Split)
+        if seen is not None:
+            _check_seen(job_id, before, seen)
+        split = corrected(before, change, number=row.next, by=self._client, at=row.at)
+        verdict = Verdict.REVIEW if split.needs_review else Verdict.OK
+        values = {"verdict": verdict, "doubts": split.conflicts, "checked": False}
+        self._write(connection, row, keys, split, values)
+        promise_ready(connection, row.id, split, before)
+        return split
+
+    @staticmethod
+    def _lock(connection: store.Connection, job_id: UUID) -> None:
         job = connection.execute(_LOCK, {"job_id": job_id}).first()
         if job is not None and job.erased_at is not None:
             raise JobErasedError(job_id, job.erased_at)
-        row, keys, _, page = self._read(connection, job_id, number)
-        if seen != (page.revision.number if page.revision else 0):
-            raise StaleReviewError(job_id, "The page has been reviewed elsewhere since: look at it again.")
-        page = revised(page, decision, number=row.next, by=self._client, at=row.at)
-        own = new_id()
-        written = {
-            "id": own,
-            "job_id": job_id,
-            "part_id": row.id,
-            "number": row.next,
-            "checked": bool(page.revision and page.revision.checked),
-            "content": keys.seal(page.stored_json(), own),
-            "actor": f"client:{self._client}",
-            "verdict": page.verdict,
-            "doubts": len(page.doubts),
-        }
-        connection.execute(_WRITE, written)
+
+    def _write(
+        self,
+        connection: store.Connection,
+        row: Any,
+        keys: Keyring,
+        now: Page | Split,
+        values: dict[str, Any],
+    ) -> None:
+        own, job_id = new_id(), row.job_id
+        about = {"id": own, "job_id": job_id, "part_id": row.id, "number": row.next, "actor": self._actor}
+        connection.execute(_WRITE, {**about, **values, "content": keys.seal(now.stored_json(), own)})
         store.note_read(connection, job_id, client=self._client, what=AuditAction.REVISED)
         connection.execute(PROMISE_REVISED, {"part_ids": [row.id]})
-        return page
+
+
+def _check_seen(job_id: UUID, now: Page | Split, seen: int) -> None:
+    """Raise `StaleReviewError` if it has another revision than the one that was looked at."""
+    if seen != (now.revision.number if now.revision else 0):
+        raise StaleReviewError(job_id)
 
 
 def _pages(

@@ -158,6 +158,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/batches"): {"json": {"name": "week"}},
     ("POST", "/documents"): {"files": [("file", ("b.pdf", b"%PDF-1.7 of a thief"))]},
     ("POST", "/webhooks"): {"json": {"url": "https://other.example/hook"}},
+    ("POST", "/jobs/{job_id}/split"): {"json": {"change": {"action": "accept", "document": 1}}},
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -17,6 +17,7 @@ from pecia_schemas.bundles import (
     Identity,
     Likeness,
     Split,
+    SplitPage,
     Subject,
 )
 from pecia_schemas.results import Page
@@ -133,16 +134,43 @@ def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
 
     Of each page little is kept, so the pages need not be in memory at once.
     """
-    parts, separators = _cut([signs_of(page) for page in pages])
-    conflicts = _conflicts(parts, claim_of(subject) if subject else None)
+    signs = [signs_of(page) for page in pages]
+    parts, separators = _cut(signs)
+    expected = claim_of(subject) if subject else None
+    conflicts = _conflicts(parts, expected)
     patients = _patients(
         [None if pages else part.claim for part, pages in zip(parts, conflicts, strict=True)]
     )
+    people = _People(parts, conflicts, patients, expected)
     documents = [
         _document(number, part, parts[number : number + 1], sorted(pages), patient)
         for number, (part, pages, patient) in enumerate(zip(parts, conflicts, patients, strict=True), 1)
     ]
-    return Split(documents=tuple(documents), separators=tuple(separators))
+    begins = {number: likely for part in parts for number, likely in part.loose.items()}
+    begins |= {part.cut.page: part.cut.probability for part in parts}
+    return Split(
+        documents=tuple(documents),
+        separators=tuple(separators),
+        page_signs=tuple(
+            _page(page, begins.get(page.number, 0.0), people.named.get(page.number, ())) for page in signs
+        ),
+        patients=tuple(map(identity_of, people.claims)),
+        expected=people.expected,
+    )
+
+
+def _page(page: PageSigns, begins: float, patients: Iterable[int]) -> SplitPage:
+    kind, probability, _ = judge(page.titles, page.evidence)
+    return SplitPage(
+        number=page.number,
+        begins=begins,
+        patients=tuple(sorted(set(patients))),
+        kind=kind,
+        kind_probability=probability,
+        title=next(iter(page.titles), None),
+        date=page.date,
+        language=page.languages.most_common(1)[0][0] if page.languages else None,
+    )
 
 
 def _cut(signs: Sequence[PageSigns]) -> tuple[list[Part], list[int]]:
@@ -316,6 +344,91 @@ def _patients(claims: Sequence[Claim | None]) -> list[int | None]:
             known = next((numbers[other] for other in alike if numbers[other]), None)
             numbers[place] = known or max(filter(None, numbers), default=0) + 1
     return numbers
+
+
+class _People:
+    """All whom the pages name, by number: first the patients of documents without a conflict."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        conflicts: Sequence[Iterable[int]],
+        patients: Sequence[int | None],
+        expected: Claim | None,
+    ) -> None:
+        self._subject = expected
+        self.claims = [Claim() for _ in range(max(filter(None, patients), default=0))]
+        self.named: dict[int, list[int]] = {}
+        self._of_clear: set[int] = set()
+        for part, patient in zip(parts, patients, strict=True):
+            if patient:
+                self.claims[patient - 1].merge(part.claim)
+        self._sure = len(self.claims)
+        others = _patients(
+            [
+                part.claim
+                if pages and not (self._known_as(part.claim) or self._is_expected(part.claim))
+                else None
+                for part, pages in zip(parts, conflicts, strict=True)
+            ]
+        )
+        numbers: dict[int, int] = {}  # of the documents in conflict, by who is surely the same
+        for part, pages, patient, other in zip(parts, conflicts, patients, others, strict=True):
+            if not part.claim.places:
+                continue
+            own = patient or self._known_as(part.claim) or numbers.get(other or 0) or self._add(part.claim)
+            if other:
+                numbers[other] = own
+            if pages:
+                self._name(part, own, set(_contradicting(part, None)))
+            else:
+                self._of_clear.add(own)
+                self.named |= {page.number: [own] for page in part.pages if page.claims}
+
+    def _name(self, part: Part, own: int, apart: Collection[int]) -> None:
+        """Note whom each page of a document in conflict names: on pages `apart` others than its `own` patient too."""
+        strangers: list[tuple[Claim, int]] = []
+        for page in part.pages:
+            for claim in page.claims:
+                number = own
+                is_unexpected = self._subject is not None and compare(self._subject, claim).contradicts
+                is_apart = page.number in apart and compare(part.claim, claim).likeness is not Likeness.SAME
+                if is_unexpected or is_apart:
+                    same = (n for known, n in strangers if compare(known, claim).likeness is Likeness.SAME)
+                    known_as = None if is_unexpected else self._known_as(claim)
+                    number = next(same, 0) or (known_as if known_as != own else None) or self._add(claim)
+                    strangers.append((claim, number))
+                places = self.claims[number - 1].places
+                places += [place for place in claim.places if place not in places]
+                self.named.setdefault(page.number, []).append(number)
+
+    def _known_as(self, claim: Claim) -> int | None:
+        """Return the only patient of documents without a conflict who is surely the same; None: or not the expected."""
+        if self._subject and not self._is_expected(claim):
+            return None
+        same = [
+            number
+            for number, known in enumerate(self.claims[: self._sure], 1)
+            if likeness_across(claim, known) is Likeness.SAME
+        ]
+        return same[0] if len(same) == 1 else None
+
+    def _is_expected(self, claim: Claim) -> bool:
+        subject = self._subject
+        return subject is not None and is_expected(subject, claim) and not compare(subject, claim).contradicts
+
+    def _add(self, claim: Claim) -> int:
+        self.claims.append(Claim())
+        self.claims[-1].merge(claim)
+        return len(self.claims)
+
+    @property
+    def expected(self) -> tuple[int, ...] | None:
+        """Who of them is the patient whom the caller expects; None: the caller expects nobody."""
+        if self._subject is None:
+            return None
+        judged = (number for number, claim in enumerate(self.claims, 1) if self._is_expected(claim))
+        return tuple(sorted(self._of_clear | set(judged)))
 
 
 def _document(

@@ -18,7 +18,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.bundles import Split
 from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.moves import BEGIN_JOBS, CUT_JOB, IS_HELD, NOTIFIES_PARTS, PROMISE_PARTS, moving, settle
+from pecia_schemas.moves import (
+    BEGIN_JOBS,
+    CUT_JOB,
+    IS_HELD,
+    NOTIFIES_PARTS,
+    PROMISE_PARTS,
+    moving,
+    promise_ready,
+    settle,
+)
 from pecia_schemas.results import Page, Timings, TokenUsage, Verdict
 from pecia_schemas.states import JobState, PartState, new_id
 from pecia_workers.protocol.parts import Cut, Done, Failed, Fence, Finished, Postponed, Spent
@@ -150,6 +159,9 @@ async def commit_parts(
         notified = {job.id for job in jobs if job.notifies_parts}
         if promised := [part.id for part, _ in results if part.job_id in notified]:
             connection.execute(PROMISE_PARTS, {"part_ids": promised})
+        for part, done in results:
+            if isinstance(done.content, Split):
+                promise_ready(connection, part.id, done.content)
         if slow := {finished.part.job_id for finished in taken if finished.is_too_slow}:
             connection.execute(_GIVE_UP, _GIVEN_UP | {"job_ids": list(slow), "actor": worker})
         releases = any(finished.part.may_release for finished in taken)
@@ -173,6 +185,7 @@ def _rows(group: Sequence[Finished]) -> str:
             case Done(content=result):
                 if isinstance(result, Split):
                     row["verdict"] = Verdict.REVIEW if result.needs_review else Verdict.OK
+                    row["doubts"] = result.conflicts
                 else:
                     row |= {"verdict": result.verdict, **Spent.on(result).values}
                 if isinstance(result, Page):

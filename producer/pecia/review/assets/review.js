@@ -13,7 +13,8 @@ const WORDS = {
     language_unread: "A script that the engine does not read", nothing: "nothing: type what stands there", page_number: "page",
     rows: ["top", "middle", "bottom"], columns: ["left", "centre", "right"],
     misplaced: "Stands elsewhere", only_witness: "Missing in the result", struck_out: "Struck out", unwitnessed: "No second reading of this page",
-    missing_fields: "Fields lack what the page has",
+    missing_fields: "Fields lack what the page has", bundle: "bundle", conflict: "patient in conflict",
+    open_bundle: "Enter shows the documents of this bundle.",
     keys: { "j ↓": "next doubt", "k ↑": "previous doubt", "→ ←": "next, previous word", "e Enter": "correct it; Enter saves, Esc leaves",
       a: "accept it as it is; without doubts: the whole page is right", w: "the whole page was compared with its picture",
       "n p": "next, previous page", z: "zoom to the doubt, or the whole page", "+ - 0": "larger, smaller, whole page; the wheel and dragging too",
@@ -32,7 +33,8 @@ const WORDS = {
     language_unread: "엔진이 읽지 못하는 문자", nothing: "없음: 적힌 글자를 입력하십시오", page_number: "페이지",
     rows: ["위", "가운데", "아래"], columns: ["왼쪽", "중앙", "오른쪽"],
     misplaced: "다른 위치에 있음", only_witness: "결과에 빠져 있음", struck_out: "줄이 그어짐", unwitnessed: "다른 판독이 없음",
-    missing_fields: "페이지에 있는 값이 필드에 없음",
+    missing_fields: "페이지에 있는 값이 필드에 없음", bundle: "묶음", conflict: "환자 불일치",
+    open_bundle: "Enter를 누르면 이 묶음의 문서가 보입니다.",
     keys: { "j ↓": "다음 의심", "k ↑": "이전 의심", "→ ←": "다음, 이전 단어", "e Enter": "수정; Enter 저장, Esc 취소",
       a: "그대로 맞음; 의심이 없으면 페이지 전체가 맞음", w: "페이지 전체를 그림과 비교함",
       "n p": "다음, 이전 페이지", z: "의심되는 곳 확대, 전체 보기", "+ - 0": "확대, 축소, 전체 보기; 휠과 끌기도 가능", "?": "도움말" },
@@ -56,7 +58,9 @@ let pages = [], at = -1, page = null, accepted = new Set(), chosen = null, scale
 // `scale`: 1 shows the whole page; `view`: what is seen of it: left, top, width, height.
 // `chosen`: a doubt of the page, or { target, now, suggested, box } for text that was picked.
 
-const named = (one) => `${one.label ?? one.job_id.slice(-8)} · ${say.page_number} ${one.number}`;
+const isBundle = (one) => one?.stage === "split";
+const named = (one) => `${one.label ?? one.job_id.slice(-8)} · ${isBundle(one) ? say.bundle : `${say.page_number} ${one.number}`}`;
+const openBundle = () => { location.href = `bundle?job=${encodeURIComponent(pages[at].job_id)}`; };
 const key = (one) => `${one.job_id}/${one.number}`;
 const open = () => (page ? page.doubts.filter((doubt) => !accepted.has(doubt.number)) : []);
 const tell = (text) => { $("status").textContent = text; };
@@ -117,6 +121,10 @@ async function go(index) {
   if (index < 0 || index >= pages.length) return pick(chosen);
   at = index;
   page = null;
+  if (isBundle(pages[at])) {
+    pick();
+    return tell(say.open_bundle);
+  }
   try {
     page = await ask(`/${key(pages[at])}`);
   } catch (error) {
@@ -125,7 +133,7 @@ async function go(index) {
   tell("");
   accepted = new Set();
   pick(open()[0]);
-  if (pages[at + 1]) new Image().src = `pictures/${key(pages[at + 1])}`;
+  if (pages[at + 1] && !isBundle(pages[at + 1])) new Image().src = `pictures/${key(pages[at + 1])}`;
 }
 
 function step(by) {
@@ -168,7 +176,7 @@ function show() {
   if (shownPage !== page) showPage();
   const settled = page && !open().length;
   const others = open().length ? `${open().indexOf(chosen) + 1} ${say.of} ${open().length}` : "";
-  $("where").textContent = page ? `${at + 1} ${say.of} ${pages.length} · ${named(pages[at])} · ${page.verdict} · ${say.doubt} ${others || 0}` : "";
+  $("where").textContent = page ? `${at + 1} ${say.of} ${pages.length} · ${named(pages[at])} · ${page.verdict} · ${say.doubt} ${others || 0}` : isBundle(pages[at]) ? `${at + 1} ${say.of} ${pages.length} · ${named(pages[at])}` : "";
   $("reason").textContent = chosen ? (chosen.reason ? say[chosen.reason] : say.word) : !pages.length ? say.none : settled ? say.settled : "";
   $("now").textContent = chosen?.now || (chosen?.reason === "uncovered" ? say.nothing : "");
   $("other").textContent = chosen?.other ?? "";
@@ -197,9 +205,9 @@ function place(box) {
 
 function showList() {
   $("list").replaceChildren(...pages.map((one, index) => {
-    const state = one.checked ? "✓" : `${one.verdict ?? ""} ${one.doubts ?? ""}`;
+    const state = one.checked ? "✓" : isBundle(one) && one.doubts ? say.conflict : `${one.verdict ?? ""} ${one.doubts || ""}`;
     const about = [state, one.document_type, ...Object.values(one.metadata)].filter(Boolean).join(" · ");
-    const button = made("button", { type: "button", onclick: () => act(() => go(index)) },
+    const button = made("button", { type: "button", onclick: () => act(() => go(index).then(() => isBundle(one) && openBundle())) },
       made("b", { textContent: named(one) }), made("small", { textContent: about }));
     button.setAttribute("aria-current", index === at);
     return made("li", {}, button);
@@ -284,6 +292,7 @@ let doing = Promise.resolve();
 const act = (work) => { doing = doing.then(work).catch((error) => tell(`${say.failed}: ${error.message}`)); };
 
 function enterEntry() {
+  if (isBundle(pages[at])) return openBundle();
   if ($("entry").disabled) return;
   $("entry").focus();
   $("entry").select();
@@ -342,6 +351,10 @@ for (const element of document.querySelectorAll("[data-label]")) element.setAttr
 $("keys").append(...Object.entries(say.keys).flatMap(([name, what]) => [made("dt", { textContent: name }), made("dd", { textContent: what })]));
 act(async () => {
   pages = await ask("");
-  await go(0);
+  const asked = new URLSearchParams(location.search);
+  const first = asked.has("job")
+    ? pages.findIndex((one) => one.job_id === asked.get("job") && one.number === Number(asked.get("page")))
+    : pages.findIndex((one) => !isBundle(one) || one.verdict === "review");
+  await go(Math.max(first, 0));
   show();
 });
