@@ -3,17 +3,19 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
+import psycopg
 import pytest
 from pydantic import SecretStr
 from redis import Redis
 
-from pecia import ReadDocument
+from pecia import ReadBundle, ReadDocument
 from pecia.job import JobGroup
 from pecia_schemas.results import Document
 from pecia_schemas.states import JobState
+from tests.shared import bundle_files
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.fixture_types import Draw, Eventually, RunFleet
 from tests.shared.limits import WAIT_S
@@ -102,6 +104,49 @@ def test_a_fleet_works_on_from_postgres_without_redis(
 def test_redis_is_empty_when_all_is_read(fleet: Any, eventually: Eventually) -> None:
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
         eventually(lambda: not keys_left(redis), what="an empty Redis")
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[Callable[[], None]]:
+    """Stop a process for the length of the block, or until what is yielded is called."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield lambda: os.kill(pid, signal.SIGCONT)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.gate
+def test_a_split_whose_worker_is_killed_loses_nothing_of_its_bundle(
+    fleet: Any, eventually: Eventually
+) -> None:
+    def split() -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = fleet.query(
+            "SELECT state FROM parts WHERE job_id = %s AND stage = 'split'", job.id
+        )
+        return rows
+
+    ingest, engine = fleet.pid("ingest"), fleet.pid("engine")
+    with stopped(engine) as go_on:
+        job = fleet.client.submit(ReadBundle(bundle_files.three_documents()))
+        eventually(split, what="the document to be cut")
+        with stopped(ingest) as split_now:
+            go_on()
+            eventually(lambda: split() == [("queued",)], what="the pages to be read")
+            with psycopg.connect(fleet.settings.database_url.get_secret_value()) as holding:
+                holding.execute("LOCK TABLE results IN ACCESS EXCLUSIVE MODE")
+                split_now()
+                eventually(lambda: split() == [("running",)], what="the split to be claimed")
+                os.kill(fleet.pid("ingest"), signal.SIGKILL)
+    documents = job.result(timeout=WAIT_S).documents
+    assert [document.part.pages for document in documents] == [(1, 2), (3,), (4,)]
+    rows = fleet.query(
+        "SELECT p.stage, p.state, count(r.part_id), p.deaths > 0 FROM parts p LEFT JOIN results r ON r.part_id = p.id"
+        " WHERE p.job_id = %s AND p.stage IN ('read', 'split') GROUP BY p.id ORDER BY p.ordinal",
+        job.id,
+    )
+    assert rows == [*[("read", "done", 1, False)] * 4, ("split", "done", 1, True)]
 
 
 KEY = "sesame"

@@ -76,9 +76,9 @@ class Showing:
             return None if self.needs_review else "is misread, and no verdict says so"
         if self.accuracy is None or self.accuracy < self.exhibit.least:
             return f"less than {self.exhibit.least:.0%} of the characters are right"
-        if (expected := self.exhibit.documents) and self.documents != expected:
-            return f"is split into {self.documents}, not {expected}"
-        return None
+        expected = self.exhibit.documents
+        is_wrong = expected and self.documents != expected
+        return f"is split into {self.documents}, not {expected}" if is_wrong else None
 
     @property
     def documents(self) -> tuple[tuple[tuple[int, ...], DocumentKind, int | None], ...]:
@@ -158,7 +158,9 @@ def demo(
                         *(f"{showing.exhibit.title}, {one}" for one in mistakes), sep="\n", markup=False
                     )
         console.print(_table(showings))
-        pages = sum(showing.job.progress.done for showing in showings)
+        pages = sum(
+            showing.job.progress.done - bool(showing.exhibit.documents) for showing in showings
+        )  # a split
         console.print(f"{pages} pages in {took:.1f} s: {pages / took:.2f} pages/s")
         for complaint in complaints:
             console.print(f"[red]Not as it should be:[/] {complaint}")

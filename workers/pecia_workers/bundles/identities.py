@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import permutations
 from typing import Final
 
@@ -98,14 +98,17 @@ def compare(one: Claim, other: Claim) -> Comparison:
     names = name_relation(one.name, other.name)
     births = birth_relation(one.births, other.births)
     numbers = number_relation(one.numbers, other.numbers)
-    likeness = next(
-        (
-            verdict
-            for of_names, of_births, of_numbers, verdict in _RULES
-            if names.value in of_names and births.value in of_births and numbers.value in of_numbers
-        ),
-        Likeness.UNKNOWN,
+    return _judged(names, births, numbers)
+
+
+@cache
+def _judged(names: Relation, births: Relation, numbers: Relation) -> Comparison:
+    verdicts = (
+        verdict
+        for of_names, of_births, of_numbers, verdict in _RULES
+        if names in of_names and births in of_births and numbers in of_numbers
     )
+    likeness = next(verdicts, Likeness.UNKNOWN)
     differs = names.contradicts or births.contradicts or numbers.contradicts
     return Comparison(likeness, differs and likeness is not Likeness.SAME)
 
@@ -453,8 +456,8 @@ def birth_relation(one: Births, other: Births) -> Relation:
         return Relation.MISSING
     if one & other:
         return Relation.EQUAL
-    least = min(distance(f"{date:%Y%m%d}", f"{against:%Y%m%d}") for date in one for against in other)
-    return Relation.NEAR if least == 1 else Relation.APART
+    near = (_is_near(f"{date:%Y%m%d}", f"{against:%Y%m%d}") for date in one for against in other)
+    return Relation.NEAR if any(near) else Relation.APART
 
 
 _SAME_SHAPE: Final = str.maketrans("OQDILZSBG", "000112586")
@@ -481,13 +484,24 @@ def number_relation(one: Mapping[str, Iterable[str]], other: Mapping[str, Iterab
     """Return how the numbers of two claims compare: equal if they share one of any system."""
     if {key for keys in one.values() for key in keys} & {key for keys in other.values() for key in keys}:
         return Relation.EQUAL
-    least: int | None = None
-    for system in one.keys() & other.keys():
-        for key in one[system]:
-            for against in other[system]:
-                is_long = min(len(key), len(against)) >= _LEAST_LONG
-                apart = distance(key, against) if is_long else _LEAST_LONG
-                least = apart if least is None else min(least, apart)
-    if least is None:
+    pairs = [
+        (key, against)
+        for system in one.keys() & other.keys()
+        for key in one[system]
+        for against in other[system]
+    ]
+    if not pairs:
         return Relation.MISSING
-    return Relation.NEAR if least == 1 else Relation.APART
+    near = (min(map(len, pair)) >= _LEAST_LONG and _is_near(*pair) for pair in pairs)
+    return Relation.NEAR if any(near) else Relation.APART
+
+
+def _is_near(one: str, other: str) -> bool:
+    """Return whether two that differ do so in one sign, which one of them has more, or another."""
+    place = next(
+        (place for place, (sign, against) in enumerate(zip(one, other, strict=False)) if sign != against), -1
+    )
+    if place < 0:
+        return abs(len(one) - len(other)) == 1
+    rest, against = one[place:], other[place:]
+    return rest[1:] == against[1:] or rest[1:] == against or rest == against[1:]

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 from typing import Final
 
 from pecia_schemas.bundles import (
@@ -306,10 +306,12 @@ def _nameless_before(part: Part) -> list[int]:
 def _patients(claims: Sequence[Claim | None]) -> list[int | None]:
     """Return a number for each patient of these; None: unknown, or like two that are not surely one."""
     named = {place: claim for place, claim in enumerate(claims) if claim is not None and claim.places}
-    same = {
-        place: [other for other, known in named.items() if likeness_across(claim, known) is Likeness.SAME]
-        for place, claim in named.items()
-    }
+    same: dict[int, list[int]] = {place: [] for place in named}
+    for (place, claim), (other, known) in combinations_with_replacement(named.items(), 2):
+        if likeness_across(claim, known) is Likeness.SAME:
+            same[place].append(other)
+            if other != place:
+                same[other].append(place)
     numbers: list[int | None] = [None] * len(claims)
     for place, alike in same.items():
         if place in alike and all(other in same[one] for one in alike for other in alike):

@@ -201,9 +201,10 @@ def sample_document(kind: DocumentType, seed: int = 0) -> SampleDocument:
 def sample_pile() -> SampleDocument:
     """Return scans of three documents of two patients, with a separator sheet behind the first."""
     (one,), (other,), (third,) = (
-        write(random.Random(patient))  # noqa: S311  as above; the same patient by the same seed
-        for write, patient in ((_prescription, "one"), (_diagnosis, "other"), (_lab_result, "one"))
+        write(random.Random(name))  # noqa: S311  as above
+        for write, name in ((_prescription, "one"), (_diagnosis, "other"), (_diagnosis, "third"))
     )
+    third[3:5] = one[3:5]  # the same patient
     pages = (one, [Block("title", ("SEPARATOR",))], other, third)
     return SampleDocument(
         name="pile", document_type=DocumentType.MIXED, pages=tuple(draw_page(blocks) for blocks in pages)
@@ -213,7 +214,7 @@ def sample_pile() -> SampleDocument:
 PILED: Final = (
     ((1,), DocumentKind.PRESCRIPTION, 1),
     ((3,), DocumentKind.DIAGNOSIS, 2),
-    ((4,), DocumentKind.LAB_RESULT, 1),
+    ((4,), DocumentKind.DIAGNOSIS, 1),
 )
 """What the documents of the pile are: pages, kind, patient."""
 
