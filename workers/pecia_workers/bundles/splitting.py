@@ -76,6 +76,9 @@ _SIGN_OF: Final[Mapping[str, CutSign]] = {
     "size": CutSign.SIZE,
     **dict.fromkeys(("blank", "same_blank"), CutSign.BLANK),
 }
+_BEGINNINGS: Final = frozenset({"first_number", "before_is_last", "opens", "other_kind", "size"})
+_TIES: Final = frozenset({"next_number", "same_head", "same_barcode"})
+_NOTHING: Final[Mapping[str, float]] = {}
 _ALIKE: Final = 0.6
 """Share of their words that two heads of one house have in common."""
 _SIZES_APART: Final = 0.06
@@ -94,6 +97,10 @@ class Part:
     pages: list[PageSigns] = field(default_factory=list)
     loose: dict[int, float] = field(default_factory=dict)
     """Of each page after the first the probability that a document begins there all the same."""
+    contrary: set[int] = field(default_factory=set)
+    """Pages without a patient that bear a sign of a beginning, whatever the other signs say."""
+    untied: set[int] = field(default_factory=set)
+    """Pages without a patient that no number, head or barcode ties to the document."""
     claim: Claim = field(default_factory=Claim)
     """Who its pages say that the patient is: those that no page before contradicts."""
     titles: dict[str, DocumentKind] = field(default_factory=dict)
@@ -104,11 +111,17 @@ class Part:
     written: int = 0
     """How many of its pages are not blank."""
 
-    def add(self, page: PageSigns, probability: float | None = None) -> None:
-        """Add its next page; `probability`: that a document begins there."""
+    def add(
+        self, page: PageSigns, probability: float | None = None, features: Mapping[str, float] = _NOTHING
+    ) -> None:
+        """Add its next page; `probability`: that a document begins there, by these signs."""
         self.pages.append(page)
         if probability is not None:
             self.loose[page.number] = probability
+            if not page.claims and features.keys() & _BEGINNINGS:
+                self.contrary.add(page.number)
+            elif not page.claims and not features.keys() & _TIES:
+                self.untied.add(page.number)
         if page.blank:
             return
         self.first, self.last = self.first or page, page
@@ -169,7 +182,7 @@ def _cut(signs: Sequence[PageSigns]) -> tuple[list[Part], list[int]]:
             if probability >= 0.5:  # noqa: PLR2004  likelier than not
                 parts.append(first_part(page, probability, _reasons(features)))
             else:
-                current.add(page, probability)
+                current.add(page, probability, features)
         after_sheet = False
     return parts, separators
 
@@ -181,6 +194,7 @@ def _conflicts(parts: Sequence[Part], expected: Claim | None) -> list[set[int]]:
         # A page without a patient that may begin a document may be another patient's.
         nameless = (page.number for page in part.pages if not page.claims)
         numbers.update(number for number in nameless if part.loose.get(number, 0.0) > _DOUBTFUL[0])
+        numbers.update(part.contrary)
         numbers.update(_nameless_before(part))
         if expected and not is_expected(expected, part.claim):
             numbers.update(page.number for page in part.pages)
@@ -329,7 +343,7 @@ def _document(
     if conflicts:
         doubts.append(BundleDoubt(reason=BundleDoubtReason.IDENTITY_CONFLICT, pages=tuple(conflicts)))
     low, high = _DOUBTFUL
-    unsure = [page for page, likely in part.loose.items() if likely > low]
+    unsure = [page for page, likely in part.loose.items() if likely > low or page in part.untied]
     unsure += [one.cut.page for one in (part, *following) if one.cut.probability < high]
     if unsure:
         doubts.append(BundleDoubt(reason=BundleDoubtReason.CUT, pages=tuple(sorted(unsure))))
