@@ -48,7 +48,8 @@ def main() -> None:
         sessions = {pid for service in at_work.services() if (pid := service.pid) is not None}
         for name, (prefer, count) in sides.items():
             content = pdf_of([*sheets(count)])
-            _read(client, ReadBundle(content, prefer=prefer))  # loads what is loaded once
+            if count:  # loads what is loaded once
+                _read(client, ReadBundle(pdf_of([*sheets(4)]), prefer=prefer))
             for number in range(arguments.rounds if count else 0):
                 tasks = (ReadDocument(content, prefer=prefer), ReadBundle(content, prefer=prefer))
                 alone, bundled = (_cpu_of(client, task, sessions) for task in tasks)

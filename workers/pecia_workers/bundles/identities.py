@@ -168,53 +168,11 @@ def identity_of(claim: Claim) -> Identity:
 
 
 _LONG_NAME: Final = 7
-_TITLES: Final = frozenset(
-    [
-        "mr",
-        "mrs",
-        "ms",
-        "miss",
-        "mx",
-        "dr",
-        "prof",
-        "med",
-        "dent",
-        "sir",
-        "madam",
-        "herr",
-        "herrn",
-        "frau",
-        "fraulein",
-        "m",
-        "mme",
-        "mlle",
-        "sr",
-        "sra",
-        "srta",
-        "don",
-        "dona",
-        "jr",
-        "sen",
-        "von",
-        "van",
-        "de",
-        "der",
-        "den",
-        "zu",
-        "zum",
-        "del",
-        "la",
-        "le",
-        "di",
-        "da",
-        "dos",
-        "님",
-        "씨",
-        "귀하",
-        "군",
-        "양",
-    ]
+_TITLE_WORDS: Final = (
+    "mr mrs ms miss mx dr prof med dent sir madam herr herrn frau fraulein m mme mlle sr sra srta "
+    "don dona jr sen von van de der den zu zum del la le di da dos 님 씨 귀하 군 양"
 )
+_TITLES: Final = frozenset(_TITLE_WORDS.split())
 _HANGUL: Final = re.compile(r"[\uac00-\ud7a3]")
 _PART: Final = re.compile(r"[^\W_]+|[*○◯]+")
 _DIGRAPHS: Final = (("ae", "a"), ("oe", "o"), ("ue", "u"), ("ph", "f"))
@@ -314,80 +272,13 @@ def _masked(one: str, other: str) -> Relation:
     return Relation.PARTIAL if fits else Relation.APART
 
 
-_ONSETS: Final = [
-    "g",
-    "kk",
-    "n",
-    "d",
-    "tt",
-    "r",
-    "m",
-    "b",
-    "pp",
-    "s",
-    "ss",
-    "",
-    "j",
-    "jj",
-    "ch",
-    "k",
-    "t",
-    "p",
-    "h",
-]
-_VOWELS: Final = [
-    "a",
-    "ae",
-    "ya",
-    "yae",
-    "eo",
-    "e",
-    "yeo",
-    "ye",
-    "o",
-    "wa",
-    "wae",
-    "oe",
-    "yo",
-    "u",
-    "wo",
-    "we",
-    "wi",
-    "yu",
-    "eu",
-    "ui",
-    "i",
-]
-_CODAS: Final = [
-    "",
-    "k",
-    "k",
-    "k",
-    "n",
-    "n",
-    "n",
-    "t",
-    "l",
-    "k",
-    "m",
-    "p",
-    "l",
-    "l",
-    "p",
-    "l",
-    "m",
-    "p",
-    "p",
-    "t",
-    "t",
-    "ng",
-    "t",
-    "t",
-    "k",
-    "t",
-    "p",
-    "t",
-]
+_LETTERS_OF_HANGUL: Final = (
+    "g,kk,n,d,tt,r,m,b,pp,s,ss,,j,jj,ch,k,t,p,h",
+    "a,ae,ya,yae,eo,e,yeo,ye,o,wa,wae,oe,yo,u,wo,we,wi,yu,eu,ui,i",
+    ",k,k,k,n,n,n,t,l,k,m,p,l,l,p,l,m,p,p,t,t,ng,t,t,k,t,p,t",
+)
+"""In Latin letters, in the order of Unicode: how a syllable begins, its vowel, how it ends."""
+_ONSETS, _VOWELS, _CODAS = (letters.split(",") for letters in _LETTERS_OF_HANGUL)
 _SURNAMES: Final = {
     "이": "lee",
     "박": "park",
@@ -398,30 +289,10 @@ _SURNAMES: Final = {
     "우": "woo",
     "오": "oh",
 }
-_SOUNDS: Final = (
-    *(
-        ("oo", "u"),
-        ("ee", "i"),
-        ("ou", "u"),
-        ("yeo", "io"),
-        ("you", "io"),
-        ("eo", "o"),
-        ("eu", "u"),
-        ("ae", "a"),
-    ),
-    *(
-        ("ck", "k"),
-        ("g", "k"),
-        ("b", "p"),
-        ("d", "t"),
-        ("r", "l"),
-        ("j", "ch"),
-        ("oh", "o"),
-        ("ch", "c"),
-        ("y", "i"),
-    ),
-    *(("u", "o"), ("oi", "o"), ("e", "a"), ("ii", "i")),
+_SOUNDS_ALIKE: Final = (
+    "oo>u ee>i ou>u yeo>io you>io eo>o eu>u ae>a ck>k g>k b>p d>t r>l j>ch oh>o ch>c y>i u>o oi>o e>a ii>i"
 )
+_SOUNDS: Final = [pair.split(">") for pair in _SOUNDS_ALIKE.split()]
 """What one sound of Korean is written as in Latin letters, folded to one of its writings."""
 
 
