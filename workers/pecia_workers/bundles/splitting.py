@@ -321,11 +321,11 @@ def _patients(claims: Sequence[Claim | None]) -> list[int | None]:
     """Return a number for each patient of these; None: unknown, or like two that are not surely one."""
     named = {place: claim for place, claim in enumerate(claims) if claim is not None and claim.places}
     same: dict[int, list[int]] = {place: [] for place in named}
-    for (place, claim), (other, known) in combinations_with_replacement(named.items(), 2):
-        if likeness_across(claim, known) is Likeness.SAME:
-            same[place].append(other)
-            if other != place:
-                same[other].append(place)
+    for first, second in combinations_with_replacement(named, 2):
+        if likeness_across(named[first], named[second]) is Likeness.SAME:
+            same[first].append(second)
+            if first != second:
+                same[second].append(first)
     numbers: list[int | None] = [None] * len(claims)
     for place, alike in same.items():
         if place in alike and all(other in same[one] for one in alike for other in alike):
