@@ -284,7 +284,7 @@ class Exporter:
         _, held, manifest = self._layout.write(job.id, result, form.suffix, save)
         content = manifest.encode()
         self._place.put(file, content)
-        return hashlib.sha256(content).hexdigest(), len(held) or result.split is None
+        return hashlib.sha256(content).hexdigest(), len(held) or int(result.split is None)
 
     def _write(self, result: Document | Captions, form: Format, file: str, draw: Draw | None) -> str:
         """Write a file; return its SHA-256."""
