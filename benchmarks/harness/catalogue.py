@@ -142,6 +142,13 @@ CATALOGUE = (
         needs="pikepdf",
     ),
     Benchmark(
+        name="bundles",
+        script="bundle_cost.py",
+        heading="What a bundle costs",
+        about="The same pages as a document and as a bundle, in turn; memory of the split of ten times as many.",
+        sizes=_sizes("--pages 4 --pixels 0 --rounds 1", ""),
+    ),
+    Benchmark(
         name="cache",
         script="result_cache.py",
         heading="What was read before",

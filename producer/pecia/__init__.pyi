@@ -54,7 +54,7 @@ from pecia.records import (
     Usage as Usage,
     UsageFigures as UsageFigures,
 )
-from pecia.saving import ExportFormat as ExportFormat
+from pecia.exporting import ExportFormat as ExportFormat
 from pecia.request import Submission as Submission
 from pecia_schemas.blocks import (
     Block as Block,

@@ -4,10 +4,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 from pecia.errors import InvalidOptionError
 from pecia.formats import Format
@@ -54,42 +56,75 @@ def name_of(document: BundledDocument, pattern: str = PATTERN) -> str:
     return stem_of(f"{called}.") or f"document-{part.number:02}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the documents of a bundle become files."""
+
+    by: By = By.DOCUMENT
+    pattern: str = PATTERN
+    with_conflicts: bool = False
+    """Whether documents whose patient is in conflict are written too, with no other in their folder."""
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOptionError` for a pattern that cannot be meant."""
+        check_pattern(self.pattern)
+
+    def write(
+        self, job_id: UUID, bundle: Bundle, suffix: str, save: Callable[[BundledDocument, str], str]
+    ) -> tuple[list[str], list[BundledDocument], str]:
+        """Write each document by `save`, which takes it and its file's name, and returns the file's SHA-256.
+
+        Return the names of the files, the documents that are held back, and the manifest.
+        """
+        stems: dict[str, Stems] = {}
+        files: list[str] = []
+        held: list[BundledDocument] = []
+        entries: list[dict[str, Any]] = []
+        for document in bundle.documents:
+            file = digest = None
+            if document.part.has_conflict and not self.with_conflicts:
+                held.append(document)
+            else:
+                folder = _folder_of(document) if self.by is By.PATIENT else ""
+                stem = stems.setdefault(folder, Stems()).add(name_of(document, self.pattern))
+                file = f"{folder}/{stem}{suffix}" if folder else f"{stem}{suffix}"
+                digest = save(document, file)
+                files.append(file)
+            entries.append(_entry(document, file, digest))
+        whole = {
+            "job": str(job_id),
+            "documents": entries,
+            "separators": list(bundle.split.separators) if bundle.split else [],
+            "failed": [page.number for page in bundle.failed],
+        }
+        return files, held, json.dumps(whole, ensure_ascii=False, indent=2) + "\n"
+
+
 def save_documents(
     job: AnyJob,
     bundle: Bundle,
     folder: str | os.PathLike[str],
     format: Format = Format.PDF,  # noqa: A002  as `Job.save` has it
-    *,
-    by: By = By.DOCUMENT,
-    pattern: str = PATTERN,
-    with_conflicts: bool = False,
+    layout: Layout | None = None,
 ) -> tuple[list[Path], list[BundledDocument]]:
     """Write each document of a job's bundle to a file, and `manifest.json`; return the files, and those held back.
 
-    A document whose pages are of two patients, or not of the expected one, is held back; `with_conflicts` writes it,
-    with no other in its folder. Files that are there are replaced. Raises what `Job.save` raises.
+    A document whose pages are of two patients, or not of the expected one, is held back unless the layout says
+    otherwise. Files that are there are replaced. Raises what `Job.save` raises.
     """
-    check_pattern(pattern)
-    stems: dict[str, Stems] = {}
-    files: list[Path] = []
-    held: list[BundledDocument] = []
-    entries: list[dict[str, Any]] = []
-    for document in bundle.documents:
-        part, path = document.part, None
-        if part.has_conflict and not with_conflicts:
-            held.append(document)
-        else:
-            where = _folder_of(document) if by is By.PATIENT else ""
-            stem = stems.setdefault(where, Stems()).add(name_of(document, pattern))
-            path = Path(folder) / where / f"{stem}{format.suffix}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            job.save(path, format, result=document)
-            files.append(path)
-        entries.append(_entry(document, path and path.relative_to(folder), path))
-    manifest = json.dumps({"job": str(job.id), "documents": entries}, ensure_ascii=False, indent=2)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    (Path(folder) / MANIFEST).write_text(f"{manifest}\n", encoding="utf-8")
-    return files, held
+    root = Path(folder)
+
+    def save(document: BundledDocument, file: str) -> str:
+        path = root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        job.save(path, format, result=document)
+        with path.open("rb") as written:
+            return hashlib.file_digest(written, "sha256").hexdigest()
+
+    files, held, manifest = (layout or Layout()).write(job.id, bundle, format.suffix, save)
+    root.mkdir(parents=True, exist_ok=True)
+    (root / MANIFEST).write_text(manifest, encoding="utf-8")
+    return [root / file for file in files], held
 
 
 def _folder_of(document: BundledDocument) -> str:
@@ -99,7 +134,7 @@ def _folder_of(document: BundledDocument) -> str:
     return f"patient-{part.patient:02}" if part.patient else f"unknown-{part.number:02}"
 
 
-def _entry(document: BundledDocument, file: Path | None, written: Path | None) -> dict[str, Any]:
+def _entry(document: BundledDocument, file: str | None, digest: str | None) -> dict[str, Any]:
     """Return a line of the manifest. It names no patient."""
     part = document.part
     return {
@@ -110,8 +145,8 @@ def _entry(document: BundledDocument, file: Path | None, written: Path | None) -
         "date": part.date and part.date.isoformat(),
         "patient": part.patient,
         "doubts": sorted({doubt.reason.value for doubt in part.doubts}),
-        "file": file and str(file),
-        "sha256": written and hashlib.sha256(written.read_bytes()).hexdigest(),
+        "file": file,
+        "sha256": digest,
     }
 
 

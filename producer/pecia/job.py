@@ -15,7 +15,7 @@ from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, as
 from pecia.records import AuditAction, PartOutcome, UsageFigures
 from pecia.waiting import closing, run_blocking, sleep
 from pecia_schemas.events import JobEvent
-from pecia_schemas.results import Page
+from pecia_schemas.results import BundledDocument, Page
 from pecia_schemas.states import JobState, Stage
 
 if TYPE_CHECKING:
@@ -214,7 +214,8 @@ class Job(JobHandle[R_co]):
             connections.check_drawing(form)
         content: Any = result or self.result(timeout, revision=revision)
         if form.is_binary:
-            write = connections.drawing(self.id, form, quality=quality, revision=revision)
+            number = content.part.number if isinstance(content, BundledDocument) else None
+            write = connections.drawing(self.id, form, quality=quality, revision=revision, document=number)
             run_blocking(write, content, target)
         else:
             run_blocking(saving.write, content, form, target)

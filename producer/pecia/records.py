@@ -98,6 +98,8 @@ class Exported(BaseModel):
     """Jobs that are over without a result: they are in the manifest, without a file."""
     open: int = 0
     """Jobs that are not over."""
+    held_back: int = 0
+    """Documents of bundles whose patient is in conflict."""
 
     @property
     def jobs(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,8 @@ from pydantic import SecretStr
 from pecia import errors
 from pecia_schemas import storable
 from pecia_schemas.encryption import DecryptionError, Keyring, unseal_task
-from pecia_schemas.media import MAX_SIDE, URL_SCHEMES, PayloadRef, UrlRef
+from pecia_schemas.media import HEAD_BYTES, MAX_SIDE, URL_SCHEMES, MediaType, PayloadRef, UrlRef, sniff
+from pecia_schemas.piles import Pile, pack
 
 if TYPE_CHECKING:
     from pecia_schemas.payloads import Deposit, PayloadStore
@@ -158,7 +160,10 @@ def check(source: object) -> None:
 
     Opens nothing else: a stream can be read once, so can a pipe, and a URL is for the fleet alone.
     """
-    if isinstance(source, Path):
+    if isinstance(source, Pile):
+        for one in _files_of(source):
+            check(one)
+    elif isinstance(source, Path):
         with suppress(OSError):
             if source.is_fifo():
                 return
@@ -249,9 +254,62 @@ def opened(source: object) -> Iterator[IO[bytes]]:
             yield seeking
     elif isinstance(source, bytes):
         yield io.BytesIO(source)
+    elif isinstance(source, Pile):
+        with tempfile.TemporaryFile(prefix="pecia-pile-") as packed:
+            try:
+                pack(_each_opened(source), packed)
+            except (OSError, TypeError) as error:
+                raise unreadable(error) from error
+            packed.seek(0)
+            yield packed
     else:
         with _seeking(source) as seeking:
             yield seeking
+
+
+def _each_opened(pile: Pile) -> Iterator[IO[bytes]]:
+    """Yield one file after the other, each closed before the next is opened unless it is the caller's."""
+    for source in _files_of(pile):
+        with opened(source) as file:
+            yield file
+
+
+def _files_of(pile: Pile) -> Iterator[object]:
+    """Yield the documents of a pile. Raises `InvalidSourceError` for a folder without any."""
+    for source in pile.sources:
+        if not isinstance(source, Path) or not source.is_dir():
+            yield source
+            continue
+        files = [path for path in files_below(source) if (media := sniffed(path)) and not media.is_video]
+        if not files:
+            raise errors.InvalidSourceError(
+                "The folder holds no document: check the path and its permissions."
+            )
+        yield from sorted(files, key=natural)
+
+
+def natural(path: Path) -> list[tuple[int, int, str]]:
+    """Return the key by which files are ordered as people number them: `page-2` before `page-10`."""
+    pieces = re.split(r"(\d+)", str(path).casefold())
+    return [(1, int(piece), "") if piece.isdecimal() else (0, 0, piece) for piece in pieces]
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of those below it, sorted, without hidden ones."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(where, name) for name in sorted(names) if not name.startswith("."))
+
+
+def sniffed(path: Path) -> MediaType | None:
+    """Return what a file is by its content; None if it is nothing that Pecia reads, or cannot be read."""
+    try:
+        if not path.is_file():  # a pipe would wait for a writer
+            return None
+        with path.open("rb") as file:
+            return sniff(file.read(HEAD_BYTES))
+    except OSError:
+        return None
 
 
 @contextmanager

@@ -73,14 +73,24 @@ def fhir_of(
 ) -> Any:
     """Return a bundle's documents as a `fhir.resources.R4B.bundle.Bundle`, which has validated it.
 
-    Raises `ImportError` without the extra `fhir`.
+    An `OperationOutcome` says which are left out because their patient is in conflict. Raises `ImportError` without
+    the extra `fhir`.
     """
     when = (recorded or datetime.now(UTC)).isoformat()
     entries: dict[str, dict[str, Any]] = {}
+    left_out = []
     for document in documents:
         if with_conflicts or not document.part.has_conflict:
             for name, resource in _resources(document, when):
                 entries.setdefault(name, {"fullUrl": name, "resource": resource})
+        else:
+            pages = ", ".join(map(str, document.part.pages))
+            why = f"Document {document.part.number} (pages {pages}): its patient is in conflict."
+            left_out.append({"severity": "warning", "code": "suppressed", "details": {"text": why}})
+    if left_out:
+        name = _id(str(left_out), "outcome")
+        outcome = {"resourceType": "OperationOutcome", "issue": left_out}
+        entries[name] = {"fullUrl": name, "resource": outcome}
     whole = {"type": "collection", "timestamp": when, "entry": list(entries.values())}
     return import_module("fhir.resources.R4B.bundle").Bundle.model_validate(whole)
 

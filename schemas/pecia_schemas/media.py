@@ -37,6 +37,7 @@ class MediaType(StrEnum):
     PPM = "image/x-portable-anymap"  # PBM and PGM too, as text or as bytes
     PCX = "image/vnd.zbrush.pcx"
     PDF = "application/pdf"
+    PILE = "application/vnd.pecia.pile"  # several files as one document, as the client packs them
     DICOM = "application/dicom"
     MP4 = "video/mp4"  # QuickTime too
     WEBM = "video/webm"
@@ -68,6 +69,10 @@ _SIGNATURES = (
     (b"\xff\x4f\xff\x51", MediaType.JPEG2000),
 )
 
+PILE_MARK: Final = "pecia-pile"
+"""The name of the first, empty file of a pile."""
+_PILE: Final = re.compile(rb"PK\x03\x04.{22}\x0a\0..pecia-pile", re.DOTALL)
+
 _RIFF = {b"WEBP": MediaType.WEBP, b"AVI ": MediaType.AVI}
 _EBML = b"\x1a\x45\xdf\xa3"
 _EBML_BYTES = 64
@@ -82,7 +87,12 @@ _BARE_DICOM: Final = re.compile(
     rb"|\x08\0(?:\0\0\x04\0\0\0|\x05\0.\0\0\0ISO|\x08\0.\0\0\0(?:ORIG|DERI)|\x16\0.\0\0\x001\.2\.)",
     re.DOTALL,
 )
-_PATTERNS = ((_PDF, MediaType.PDF), (_PNM, MediaType.PPM), (_BARE_DICOM, MediaType.DICOM))
+_PATTERNS = (
+    (_PDF, MediaType.PDF),
+    (_PILE, MediaType.PILE),
+    (_PNM, MediaType.PPM),
+    (_BARE_DICOM, MediaType.DICOM),
+)
 """Of files whose first bytes are few, common or not the first: what must follow."""
 # Mark, version, encoding, bits of a plane; sides; 0, planes.
 _PCX: Final = re.compile(rb"\n[\0\x02\x03\x05]\x01[\x01\x02\x04\x08].{60}\0[\x01-\x04].{62}", re.DOTALL)
@@ -95,6 +105,8 @@ _TS_PACKET, _TS_SYNC = 188, 0x47
 
 def sniff(head: bytes) -> MediaType | None:
     """Return the type of a file from its first `HEAD_BYTES` bytes, or None if Pecia does not read it."""
+    if _PILE.match(head):  # before what the files in it look like
+        return MediaType.PILE
     if head[_DICOM_AT : _DICOM_AT + 4] == b"DICM":  # its preamble may look like a TIFF
         return MediaType.DICOM
     if head[:4] == b"RIFF":

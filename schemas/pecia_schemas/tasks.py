@@ -5,7 +5,7 @@ counts exactly once the page is decoded.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from math import ceil, floor, sqrt
@@ -29,6 +29,7 @@ from pecia_schemas import storable
 from pecia_schemas.bundled import Bundle
 from pecia_schemas.bundles import Subject
 from pecia_schemas.media import URL_SCHEMES, PageRanges, PayloadRef, UrlRef
+from pecia_schemas.piles import Pile
 from pecia_schemas.results import Captions, Document
 from pecia_schemas.states import Stage
 
@@ -84,6 +85,7 @@ class Witness(StrEnum):
 
 if TYPE_CHECKING:
     Source = str | os.PathLike[str] | bytes | IO[bytes] | PayloadRef | UrlRef
+    Sources = Source | Sequence[str | os.PathLike[str] | bytes | IO[bytes]]
 else:
 
     def _to_source(value: Any) -> Any:
@@ -101,6 +103,17 @@ else:
             f"a source is a path, a URL, bytes or a binary file object, not {type(value).__name__}"
         )
 
+    def _to_sources(value: Any) -> Any:
+        if isinstance(value, Pile):
+            return value
+        if not isinstance(value, (list, tuple)):
+            source = _to_source(value)
+            return Pile((source,)) if isinstance(source, Path) and source.is_dir() else source
+        sources = tuple(map(_to_source, value))
+        if not sources or any(isinstance(source, (PayloadRef, UrlRef)) for source in sources):
+            raise storable.invalid("several sources are paths, bytes or binary file objects, at least one")
+        return Pile(sources)
+
     def _to_reference(value: Any) -> PayloadRef | UrlRef:
         if isinstance(value, (PayloadRef, UrlRef)):
             return value
@@ -111,6 +124,11 @@ else:
     Source = Annotated[
         Any,
         PlainValidator(_to_source, json_schema_input_type=PayloadRef | UrlRef),
+        PlainSerializer(_to_reference, return_type=PayloadRef | UrlRef),
+    ]
+    Sources = Annotated[
+        Any,
+        PlainValidator(_to_sources, json_schema_input_type=PayloadRef | UrlRef),
         PlainSerializer(_to_reference, return_type=PayloadRef | UrlRef),
     ]
 
@@ -260,11 +278,16 @@ class ReadDocument(ReadPages[Document]):
 
 @dataclass(frozen=True, config=_CONFIG)
 class ReadBundle(ReadPages[Bundle]):
-    """Read documents that were scanned into one file, and find where each begins, its kind and its patient."""
+    """Read documents that were scanned into one file, and find where each begins, its kind and its patient.
+
+    Several files in a sequence are one bundle in that order; so are those of a folder, in the natural order of their
+    names: `page-2` before `page-10`.
+    """
 
     kind: ClassVar[str] = "bundle.read"
     result_type: ClassVar[type[BaseModel]] = Bundle
 
+    source: Sources = Field(repr=False)  # type: ignore[assignment]  # other tasks have one
     subject: Subject | None = Field(default=None, kw_only=True, repr=False)
     """The only patient whom its documents may be of; None: any."""
 

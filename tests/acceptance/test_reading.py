@@ -10,20 +10,22 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from PIL import Image
 from pydantic import SecretStr
 from redis import Redis
 
-from pecia import Document, JobState, NoticeType, Page, ReadDocument, Verdict
+from pecia import Document, JobState, NoticeType, Page, ReadBundle, ReadDocument, Verdict
 from pecia.job import JobGroup
 from pecia.webhooks import verify
 from pecia_workers.media import samples
+from tests.shared import bundle_files
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import ran
 from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
@@ -215,6 +217,49 @@ def test_a_fleet_works_on_from_postgres_without_redis(
 def test_redis_is_empty_when_all_is_read(fleet: Any, eventually: Eventually) -> None:
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
         eventually(lambda: not keys_left(redis), what="an empty Redis")
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[Callable[[], None]]:
+    """Stop a process for the length of the block, or until what is yielded is called."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield lambda: os.kill(pid, signal.SIGCONT)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.gate
+def test_a_split_whose_worker_is_killed_loses_nothing_of_its_bundle(
+    fleet: Any, eventually: Eventually
+) -> None:
+    def split() -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = fleet.query(
+            "SELECT state FROM parts WHERE job_id = %s AND stage = 'split'", job.id
+        )
+        return rows
+
+    ingest, engine = fleet.pid("ingest"), fleet.pid("engine")
+    with stopped(engine) as go_on:
+        job = fleet.client.submit(ReadBundle(bundle_files.three_documents()))
+        eventually(split, what="the document to be cut")
+        with stopped(ingest) as split_now:
+            go_on()
+            eventually(lambda: split() == [("queued",)], what="the pages to be read")
+            with psycopg.connect(fleet.settings.database_url.get_secret_value()) as holding:
+                holding.execute("LOCK TABLE results IN ACCESS EXCLUSIVE MODE")
+                split_now()
+                eventually(lambda: split() == [("running",)], what="the split to be claimed")
+                os.kill(fleet.pid("ingest"), signal.SIGKILL)
+    documents = job.result(timeout=WAIT_S).documents
+    assert [document.part.pages for document in documents] == [(1, 2), (3,), (4,)]
+    rows = fleet.query(
+        "SELECT p.stage, p.state, count(r.part_id), p.deaths > 0 FROM parts p LEFT JOIN results r ON r.part_id = p.id"
+        " WHERE p.job_id = %s AND p.stage IN ('read', 'split') GROUP BY p.id ORDER BY p.ordinal",
+        job.id,
+    )
+    assert rows == [*[("read", "done", 1, False)] * 4, ("split", "done", 1, True)]
 
 
 KEY = "sesame"

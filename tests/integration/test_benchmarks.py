@@ -23,7 +23,7 @@ from tests.shared.ready_cluster import TEMPLATE
 
 pytestmark = pytest.mark.gate
 
-LONG = {"lanes", "waiters", "memory", "cache", "tracing"}
+LONG = {"bundles", "lanes", "waiters", "memory", "cache", "tracing"}
 FIRST_COLUMNS = {
     "rivals": ["Pecia", "Celery"],
     "rows": ["Pecia", "stock Celery"],

@@ -4,24 +4,27 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import pikepdf
+import pypdfium2
 import pytest
 from pydantic import SecretStr
 from typer.testing import Result
 
 from pecia import (
     Bundle,
-    BundledDocument,
     Client,
     InvalidFormatError,
     InvalidOptionError,
+    InvalidSourceError,
     JobState,
     ReadBundle,
-    saving,
+    Submission,
 )
-from pecia_schemas.bundles import Cut, DocumentKind, DocumentPart, Subject
+from pecia.bundles import Layout
+from pecia_schemas.bundles import Subject
 from pecia_schemas.settings import ClientSettings
 from pecia_workers.ledger.recovery import Judge
 from tests.shared import bundle_files, hand_made_pdfs
@@ -57,6 +60,56 @@ def test_a_bundle_of_one_picture_is_split_too(client: Client, house: House, pict
     job = client.submit(ReadBundle(picture()))
     house.work_off(job)
     assert (job.state, pages_of(job.result(timeout=0))) == (JobState.SUCCEEDED, [(1,)])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a bundle's pages in two files, a broken picture between them, and what is no document."""
+    folder = tmp_path / "pile"
+    folder.mkdir()
+    (folder / "scan 10.pdf").write_bytes(
+        bundle_files.pdf_of([bundle_files.LETTER, bundle_files.PRESCRIPTION])
+    )
+    (folder / "scan 2.pdf").write_bytes(bundle_files.pdf_of([bundle_files.LAB, bundle_files.LAB_BACK]))
+    (folder / "scan 3.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
+    (folder / "notes.txt").write_text("no document")
+    return folder
+
+
+def test_a_folder_is_one_bundle_in_the_order_in_which_people_number_files(
+    client: Client, house: House, folder: Path
+) -> None:
+    job = client.submit(ReadBundle(folder))
+    house.work_off(job)
+    bundle = job.result(timeout=0)
+    assert (job.state, [page.number for page in bundle.failed]) == (JobState.PARTIAL, [3])
+    assert pages_of(bundle) == [(1, 2), (4,), (5,)]
+    assert "Creatinine" in bundle.documents[0].text
+    job.save(folder.parent / "letter.pdf", result=bundle.documents[1])
+    assert (
+        "Discharge letter"
+        in pypdfium2.PdfDocument(folder.parent / "letter.pdf")[0].get_textpage().get_text_range()
+    )
+    again = client.submit(ReadBundle([folder / "scan 10.pdf", (folder / "scan 2.pdf").read_bytes()]))
+    house.work_off(again)
+    assert pages_of(again.result(timeout=0)) == [(1,), (2,), (3, 4)], (
+        "files are taken in the order that is given"
+    )
+    for none in (folder / "empty", folder / "nowhere"):
+        none.with_name("empty").mkdir(exist_ok=True)
+        with pytest.raises(InvalidSourceError):
+            client.submit(ReadBundle([none]))
+
+
+def test_the_command_joins_folders_and_pictures_alone(
+    pecia: Callable[..., Result], client: Client, folder: Path, picture: Picture
+) -> None:
+    pictures = [folder.parent / f"{number}.png" for number in (10, 9)]
+    for number, path in enumerate(pictures):
+        path.write_bytes(picture(shade=number))
+    submitted = pecia("read", "--bundle", folder, *pictures, folder / "scan 2.pdf", "--batch", "b", "--json")
+    assert submitted.exit_code == 0, submitted.output
+    assert [job.label for job in client.jobs(batch="b")] == ["9.png", "scan 2.pdf", "pile"]
 
 
 def test_the_pages_that_were_read_are_split_without_those_that_failed(client: Client, house: House) -> None:
@@ -142,9 +195,30 @@ def test_the_command_writes_documents_to_files_but_none_in_conflict(
     assert isinstance(refused.exception, InvalidOptionError)
 
 
-def test_pages_that_a_gateway_drew_of_a_whole_bundle_are_no_document_of_it(tmp_path: Path) -> None:
-    cut = Cut(page=1, probability=1)
-    part = DocumentPart(number=1, pages=(1,), cut=cut, kind=DocumentKind.OTHER, kind_probability=1)
-    with pytest.raises(InvalidFormatError, match="as a whole"):
-        saving.write_bytes(b"%PDF", BundledDocument(pages=(), part=part), tmp_path / "one.pdf")
-    assert not [*tmp_path.iterdir()]
+def test_an_export_writes_each_document_and_says_which_are_held_back(
+    pecia: Callable[..., Result], client: Client, house: House, tmp_path: Path
+) -> None:
+    name, born, _ = bundle_files.MARY
+    subject = Subject(name=name, birth_date=date.fromisoformat(born))
+    held = ReadBundle(bundle_files.three_documents(), subject=subject)
+    for task, label in ((ReadBundle(bundle_files.three_documents()), "a.pdf"), (held, "b.pdf")):
+        house.work_off(client.submit_many([Submission(task, label=label)], batch="week")[0])
+    for_all = ("export", "--batch", "week", "--by", "patient", "--to", tmp_path)
+    written = pecia(*for_all)
+    assert (written.exit_code, "1 documents are held back" in written.output) == (1, True)
+    files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pdf")}
+    assert {file.rpartition("/")[0] for file in files} == {"a/patient-01", "a/patient-02", "b/patient-01"}
+    assert len(files) == 5
+    manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
+    assert [entry["file"] is None for entry in manifest["documents"]] == [False, True, False]
+    again = pecia(*for_all)
+    assert "1 results written, 1 written before" in again.output, "what was held back may have been reviewed"
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pdf")} == files
+    whole = client.export(tmp_path / "fhir", format="fhir", batch="week")
+    assert (whole.written, whole.held_back) == (2, 0)
+    left_out = json.loads((tmp_path / "fhir" / "b.fhir.json").read_text())["entry"][-1]["resource"]
+    assert left_out["issue"][0]["details"]["text"] == "Document 2 (pages 3): its patient is in conflict."
+    shown = pecia("result", "--batch", "week", "--format", "fhir", "-o", tmp_path / "each")
+    assert (shown.exit_code, shown.output.count("is held back")) == (1, 1)
+    with pytest.raises(InvalidFormatError, match="files of their own"):
+        client.export(tmp_path, layout=Layout(), format="jsonl", batch="week")

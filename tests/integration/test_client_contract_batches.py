@@ -20,7 +20,7 @@ from pecia import (
     Submission,
     Verdict,
     errors,
-    saving,
+    exporting,
 )
 from pecia.formats import render
 from tests.shared.contract_fleets import client, fleet, gateway, real_fleet
@@ -260,11 +260,11 @@ def test_files_of_equal_names_get_a_number_and_keep_it(fleet: Any, client: Clien
 def test_an_export_holds_a_step_and_no_more(
     fleet: Any, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saving, "_STEP_JOBS", 2)
+    monkeypatch.setattr(exporting, "_STEP_JOBS", 2)
     client.submit_many(scans(*"abcdefg"), batch="week")
     fleet.answers(ReadDocument, pages=["one"])
     fleet.finish()
-    put, left = saving.Place.put, [4]
+    put, left = exporting.Place.put, [4]
 
     def breaking(self: Any, name: str, content: Any) -> None:
         left[0] -= 1
@@ -272,7 +272,7 @@ def test_an_export_holds_a_step_and_no_more(
             raise errors.UnavailableError("it is full")
         put(self, name, content)
 
-    monkeypatch.setattr(saving.Place, "put", breaking)
+    monkeypatch.setattr(exporting.Place, "put", breaking)
     with pytest.raises(errors.UnavailableError):
         client.export(tmp_path, batch="week")
     assert len(manifest(tmp_path)) == 2

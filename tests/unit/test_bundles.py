@@ -281,6 +281,31 @@ def test_drawn_bundles_are_split_as_they_were_made(seeds: range) -> None:
     assert counts["false_conflicts"] <= 0.01 * counts["documents"]
 
 
+WORDS = ["the risks were explained", "and the dose was left unchanged"]
+
+
+@pytest.mark.parametrize(
+    ("more", "reasons"),
+    [
+        (["Page 1 of 2"], {BundleDoubtReason.IDENTITY_CONFLICT}),
+        (["Dear Dr. Ward,"], {BundleDoubtReason.IDENTITY_CONFLICT}),
+        (["further notes"], {BundleDoubtReason.CUT}),
+        ([HEAD], set()),
+    ],
+)
+def test_a_page_that_names_nobody_and_is_not_tied_to_its_document_is_told(
+    more: Sequence[str], reasons: set[BundleDoubtReason]
+) -> None:
+    first, following = [HEAD, "Consent Form", ANNA, *WORDS], [*WORDS, *more]
+    if more == [HEAD]:
+        following.reverse()
+
+    documents = split_of(first, following).documents
+
+    assert len(documents) == 1
+    assert {doubt.reason for doubt in documents[0].doubts} - {BundleDoubtReason.KIND} == reasons
+
+
 def test_a_cut_in_doubt_is_told() -> None:
     bundle = split_of([HEAD, "Consent Form", ANNA], ["Riverside Medical Centre, Tel. 1", "some other text"])
 

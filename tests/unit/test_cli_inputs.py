@@ -68,7 +68,7 @@ def test_addresses_are_handed_on_as_they_are() -> None:
 def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"%PDF-")))
     (found,) = inputs(["-"], page)
-    assert not isinstance(found.source, (str, Path))
+    assert isinstance(found.source, io.BufferedIOBase)
     assert found.source.read() == b"%PDF-"
 
 

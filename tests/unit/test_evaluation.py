@@ -2,17 +2,29 @@
 
 import json
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from pecia import CaptionVideo, FailureCode, Page, ReadDocument, Verdict
-from pecia.cli.evaluation import figures
+from pecia import Bundle, CaptionVideo, FailureCode, Page, ReadBundle, ReadDocument, Verdict
+from pecia.cli.evaluation import _OF_BUNDLES, figures
 from pecia.evaluation import metrics
+from pecia.evaluation.bundles import BundleSummary
 from pecia.evaluation.scores import Report, hand_over, report
 from pecia.evaluation.truth import Exhibit, TruthError, exhibits
 from pecia.testing import FakeFleet
 from pecia_schemas.blocks import Box, Cell, Mark, MarkKind, MarkState, Table
+from pecia_schemas.bundles import (
+    BundleDoubt,
+    BundleDoubtReason,
+    Cut,
+    DocumentKind,
+    DocumentPart,
+    Identity,
+    Split,
+)
 from pecia_schemas.media import HEAD_BYTES, sniff
 from pecia_schemas.tasks import Prefer
 from tests.shared.command import run_pecia
@@ -124,6 +136,52 @@ def test_captions_are_held_against_the_reference_most_alike(lay: Callable[..., l
     assert 0.5 < score.meteor < 1
 
 
+def test_a_bundle_is_measured_by_its_cuts_kinds_and_patients(lay: Callable[..., list[Exhibit]]) -> None:
+    mary, john = {"name": "Mary Quill", "birth_date": "1961-03-14"}, {"name": "John Feather"}
+    known = [
+        {"pages": "1-2", "kind": "lab_result", "patient": "mary", "identity": mary},
+        {"pages": "3", "kind": "letter", "patient": "john", "identity": john},
+        {"pages": "4-5", "kind": "letter", "patient": "mary", "identity": {}},
+    ]
+    (shown,) = lay("pile.pdf", ".json", json.dumps({"documents": known}))
+
+    def part(number: int, kind: str, name: str | None, *pages: int, doubted: bool = False) -> DocumentPart:
+        doubts = [BundleDoubt(reason=BundleDoubtReason.IDENTITY_CONFLICT, pages=pages)] if doubted else []
+        born = date(1961, 3, 14) if name == "Quill, Mary" else None
+        return DocumentPart(
+            number=number,
+            pages=pages,
+            cut=Cut(page=pages[0], probability=1),
+            kind=DocumentKind(kind),
+            kind_probability=1,
+            identity=Identity(name=name, birth_date=born),
+            doubts=tuple(doubts),
+        )
+
+    def scored(*parts: DocumentPart) -> dict[str, object]:
+        with FakeFleet() as fleet:
+            pages = [page(number, text="text") for number in range(1, 6)]
+            fleet.answers(ReadBundle, Bundle(pages=pages, split=Split(documents=parts)))
+            found = report([shown], hand_over(fleet.client(), [shown]).wait())
+        assert Report.model_validate_json(found.model_dump_json(exclude={"kinds", "bundled"})) == found
+        assert "right whole" in figures({"bundles": cast("BundleSummary", found.bundled)}, {}, _OF_BUNDLES)
+        return cast("BundleSummary", found.bundled).model_dump(exclude={"bundles"})
+
+    right = dict.fromkeys(("recall", "precision", "whole", "kinds", "identities"), 1)
+    lab, letter = part(1, "lab_result", "Quill, Mary", 1, 2), part(2, "letter", "John Feather", 3)
+    assert scored(lab, letter, part(3, "letter", None, 4, 5)) == {**right, "untold": 0, "false_conflicts": 0}
+    joined = part(2, "invoice", "John Feather", 3, 4)
+    assert scored(lab, joined, part(3, "letter", None, 5, doubted=True)) == {
+        "recall": 0.5,
+        "precision": 0.5,
+        "whole": 0,
+        "kinds": 1 / 3,
+        "identities": 2 / 3,
+        "untold": 1 / 3,
+        "false_conflicts": 1 / 3,
+    }
+
+
 def test_a_folder_without_a_truth_is_refused(tmp_path: Path) -> None:
     (tmp_path / "scan.png").write_bytes(PICTURE)
     ran = run_pecia("eval", tmp_path)
@@ -133,7 +191,7 @@ def test_a_folder_without_a_truth_is_refused(tmp_path: Path) -> None:
 
 def test_two_runs_stand_side_by_side_where_they_differ(lay: Callable[..., list[Exhibit]]) -> None:
     shown = lay("scan.png", ".txt", "one two")
-    screen = figures(read(shown, "one two"), read(shown, "one"), width=200)
+    screen = figures(read(shown, "one two").kinds, read(shown, "one").kinds, width=200)
     assert "0.667 → 1.000" in screen
     assert "1.000 → 0.000" in screen
 

@@ -4,6 +4,7 @@ import io
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.media import MAX_SIDE
+from pecia_schemas.media import MAX_SIDE, PILE_MARK, PageRanges
 from pecia_workers.media.decoding import inspect_file, load_page, probe_video
 from pecia_workers.media.pages import Limits, MediaError, PageInfo
 from pecia_workers.media.pdf import PdfPages
@@ -360,3 +361,36 @@ def test_memory_does_not_grow_with_the_pages_of_a_pdf(tmp_path: Path, limits: Li
         grown = (memory_kib() - before) * 1024
         document.close()
     assert grown < PAGES * SCAN_BYTES / 2
+
+
+def pile(*files: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        archive.writestr(zipfile.ZipInfo(PILE_MARK), b"")
+        for number, content in enumerate(files):
+            archive.writestr(str(number), content)
+    return buffer.getvalue()
+
+
+def test_files_in_one_are_one_document_and_each_fails_alone(file: MakeFile, limits: Limits) -> None:
+    grey, broken = encoded(Image.new("L", (40, 30), 99), "PNG"), b"\x89PNG\r\n\x1a\nbroken"
+    nested = pile(grey)
+    path = file(pile(grey, pdf((72, 36), (36, 72)), broken, b"", nested, grey))
+    assert sizes(inspect_file(path, limits))[:3] == [(40, 30), (150, 75), (75, 150)]
+    assert [info.index for info in inspect_file(path, limits, PageRanges.parse("3,7"))] == [2, 6]
+    assert load_page(path, 2, limits).pixels.shape == (150, 75, 3)
+    failed = [code_of(partial(load_page, path, index, limits)) for index in (3, 4, 5, 7)]
+    assert failed == [
+        *(FailureCode.DAMAGED, FailureCode.EMPTY, FailureCode.UNSUPPORTED_TYPE, FailureCode.NO_SUCH_PAGE)
+    ]
+    assert load_page(path, 6, limits).pixels.shape == (30, 40, 3)
+
+
+def test_an_archive_that_is_no_pile_of_files_as_they_are_is_refused(file: MakeFile, limits: Limits) -> None:
+    whole = pile(b"a" * 100)
+    for number, content in enumerate(
+        (pile(b"a" * 100, compression=zipfile.ZIP_DEFLATED), whole[:-30], pile())
+    ):
+        path = file(content)
+        expected = FailureCode.EMPTY if number == 2 else FailureCode.DAMAGED
+        assert code_of(partial(inspect_file, path, limits)) is expected

@@ -31,7 +31,9 @@ from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.states import DeliveryState, DeliveryStateName, Lane, LaneName
 
 if TYPE_CHECKING:
-    from pecia.saving import ExportFormat
+    from pecia.bundles import Layout
+    from pecia.exporting import ExportFormat
+    from pecia.saving import Draw
     from pecia_schemas.bundles import Split, SplitChange
     from pecia_schemas.tasks import Task
 
@@ -215,40 +217,45 @@ class AsyncClient(AsyncAdmin):
         self,
         to: str | os.PathLike[str],
         *,
-        format: ExportFormat | str = "jsonl",  # noqa: A002  as `Job.save` has it
+        format: ExportFormat | str | None = None,  # noqa: A002  as `Job.save` has it
+        layout: Layout | None = None,
         progress: Callable[[records.Exported], object] | None = None,
         **which: Unpack[Which],
     ) -> records.Exported:
         """Write the results of jobs to files in a folder or below `s3://bucket/prefix`, with a manifest.
 
-        Formats: `jsonl`, `parquet` (`pecia[parquet]`), and `markdown`, `csv`, `hocr`, `pdf` with a file for each job.
-        Which jobs, as in `jobs`. What an earlier run has written to the same place is passed over: a run that broke
-        off goes on where it was. Jobs that are not over are left to a later one. `progress` is called after each job
-        with the counts so far.
+        Formats: `jsonl`, `parquet` (`pecia[parquet]`), and `markdown`, `csv`, `hocr`, `pdf`, `fhir` with a file for
+        each job. A `pecia.bundles.Layout` has each document of a bundle written on its own, as PDF if nothing else is
+        said. Which jobs, as in `jobs`. What an earlier run has written to the same place is passed over: a run that
+        broke off goes on where it was. Jobs that are not over are left to a later one. `progress` is called after each
+        job with what was done so far.
 
         Raises `BatchNotFoundError`, `InvalidFormatError`, `ConfigurationError` if something is not installed,
         `UnavailableError` if the place cannot be written, `DocumentGoneError` for a PDF. On asyncio a thread renders
         and writes.
         """
-        from pecia.saving import Exporter  # noqa: PLC0415  most callers write no files
+        from pecia.exporting import Exporter  # noqa: PLC0415  most callers write no files
 
         connections = self._open()
         store = connections.store
-        exporter = await run_blocking(Exporter, to, format)
+        exporter = await run_blocking(Exporter, to, format, layout)
         if exporter.draws:
             connections.check_drawing(exporter.draws)
         async with aclosing(self.jobs(page_size=500, **which)) as jobs:
             async for job in jobs:
                 if exporter.wants(job):
-                    ended, draw = None, None
+                    ended = None
                     if job.state.has_result and job.erased_at is None:
                         with suppress(JobErasedError):
                             ended = await store.outcomes(job.id, read_as=records.AuditAction.RESULT)
-                    if ended is not None and exporter.draws:
-                        draw = await connections.drawing(
-                            job.id, exporter.draws, quality=PDF_QUALITY, revision=None
-                        )
-                    await run_blocking(exporter.add, job, ended, draw)
+                    ready = await run_blocking(exporter.prepare, job, ended)
+                    draws: dict[int | None, Draw] = {}
+                    if form := exporter.draws:
+                        for number in ready.drawn:
+                            draws[number] = await connections.drawing(
+                                job.id, form, quality=PDF_QUALITY, revision=None, document=number
+                            )
+                    await run_blocking(exporter.add, ready, draws)
                 if progress is not None:
                     progress(exporter.exported)
         return await run_blocking(exporter.finish)

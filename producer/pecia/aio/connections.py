@@ -113,6 +113,7 @@ class AsyncConnections(Inheritable):
         *,
         quality: int,
         revision: int | None,  # noqa: ARG002  the result has it
+        document: int | None,  # noqa: ARG002  as above
     ) -> Callable[[Document, Path], None]:
         """Return what writes a result with the pages' pictures to a file. Raises `DocumentGoneError`."""
         from pecia.saving import write_with_pictures  # noqa: PLC0415  as above

@@ -14,7 +14,7 @@ from pecia.errors import JobTimeoutError, UnavailableError
 from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, assemble, hints_of
 from pecia.records import AuditAction, PartOutcome, UsageFigures
 from pecia_schemas.events import JobEvent
-from pecia_schemas.results import Page
+from pecia_schemas.results import BundledDocument, Page
 from pecia_schemas.states import JobState, Stage
 
 if TYPE_CHECKING:
@@ -217,7 +217,10 @@ class AsyncJob(JobHandle[R_co]):
             connections.check_drawing(form)
         content: Any = result or await self.result(timeout, revision=revision)
         if form.is_binary:
-            write = await connections.drawing(self.id, form, quality=quality, revision=revision)
+            number = content.part.number if isinstance(content, BundledDocument) else None
+            write = await connections.drawing(
+                self.id, form, quality=quality, revision=revision, document=number
+            )
             await run_blocking(write, content, target)
         else:
             await run_blocking(saving.write, content, form, target)

@@ -206,11 +206,13 @@ class AsyncRemoteStore(_AsyncStore):
                 break
         return outcomes[:limit]
 
-    async def drawn(self, job_id: UUID, form: Format, *, quality: int, revision: int | None) -> bytes:
-        """Return a result with the pages' pictures, as the gateway draws it."""
-        query = {"format": form.value, "quality": quality} | (
-            {} if revision is None else {"revision": revision}
-        )
+    async def drawn(
+        self, job_id: UUID, form: Format, *, quality: int, revision: int | None, document: int | None
+    ) -> bytes:
+        """Return a result, or a document of a bundle, with the pages' pictures, as the gateway draws it."""
+        said = {"revision": revision, "document": document, "with_conflicts": document and True}
+        query: dict[str, Any] = {"format": form.value, "quality": quality}
+        query |= {name: value for name, value in said.items() if value is not None}
         media_type = "application/pdf" if form is Format.PDF else "text/html"
         content: bytes = await self._gateway.ask(
             "GET",

@@ -22,13 +22,14 @@ from pecia import arguments
 from pecia.cli import endings, output, reading, values
 from pecia.cli.accounts import variables_of
 from pecia.cli.endings import Ending
-from pecia.cli.values import files_below, label_of, sniffed
+from pecia.cli.values import label_of
 from pecia.cli.watching import counted, unserved_reported
 from pecia.client import Client
 from pecia.configuration import document_settings, resolve
 from pecia.errors import SubmitManyError, UnavailableError
 from pecia.job import AnyJob, JobGroup
 from pecia.request import Submission
+from pecia.sources import files_below, sniffed
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.payloads import in_bucket, open_bucket
 from pecia_schemas.settings import ClientSettings

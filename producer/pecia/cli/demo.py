@@ -24,11 +24,13 @@ from pecia.cli.webhooks import Listener
 from pecia.client import Client
 from pecia.evaluation.truth import part_of_local
 from pecia.job import Job
+from pecia_schemas.bundled import Bundle
+from pecia_schemas.bundles import DocumentKind
 from pecia_schemas.events import JobNotice
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Document
 from pecia_schemas.states import JobState, Lane
-from pecia_schemas.tasks import DocumentType, ReadDocument
+from pecia_schemas.tasks import DocumentType, ReadBundle, ReadDocument
 
 _TIMEOUT_S = 600
 _MOST_MISTAKES = 8
@@ -43,6 +45,7 @@ class Exhibit(Protocol):
     lane: Lane
     text: str | None
     least: float
+    documents: tuple[tuple[tuple[int, ...], DocumentKind, int], ...]
     misread: bool
 
     def accuracy(self, read: str) -> float:
@@ -73,7 +76,16 @@ class Showing:
             return None if self.needs_review else "is misread, and no verdict says so"
         if self.accuracy is None or self.accuracy < self.exhibit.least:
             return f"less than {self.exhibit.least:.0%} of the characters are right"
-        return None
+        expected = self.exhibit.documents
+        is_wrong = expected and self.documents != expected
+        return f"is split into {self.documents}, not {expected}" if is_wrong else None
+
+    @property
+    def documents(self) -> tuple[tuple[tuple[int, ...], DocumentKind, int | None], ...]:
+        """Pages, kind and patient of each document of a bundle."""
+        bundle = self.job.result(timeout=0)
+        assert isinstance(bundle, Bundle)  # noqa: S101  it was submitted as one
+        return tuple((part.pages, part.kind, part.patient) for part in (one.part for one in bundle.documents))
 
     @property
     def needs_review(self) -> bool:
@@ -126,7 +138,9 @@ def demo(
                 Showing(
                     exhibit,
                     client.submit(
-                        ReadDocument(exhibit.path, document_type=exhibit.document_type, language="en"),
+                        (ReadBundle if exhibit.documents else ReadDocument)(
+                            exhibit.path, document_type=exhibit.document_type, language="en"
+                        ),
                         priority=exhibit.lane,
                         webhook=address,
                     ),
@@ -144,7 +158,9 @@ def demo(
                         *(f"{showing.exhibit.title}, {one}" for one in mistakes), sep="\n", markup=False
                     )
         console.print(_table(showings))
-        pages = sum(showing.job.progress.done for showing in showings)
+        pages = sum(
+            showing.job.progress.done - bool(showing.exhibit.documents) for showing in showings
+        )  # a split
         console.print(f"{pages} pages in {took:.1f} s: {pages / took:.2f} pages/s")
         for complaint in complaints:
             console.print(f"[red]Not as it should be:[/] {complaint}")
@@ -154,12 +170,20 @@ def demo(
         misread = sum(showing.exhibit.misread for showing in showings)
         outcomes = [
             f"{read} documents read",
+            *map(_split, showings),
             f"{misread} of them misread and marked for review" if misread else "",
             f"{len(showings) - read} refused as damaged" if read < len(showings) else "",
             f"{len(showings)} signed callbacks verified",
         ]
         end = f"; the urgent one, sent last, was over before: {', '.join(overtaken)}." if overtaken else "."
         console.print(f"[green]All as it should be:[/] {', '.join(filter(None, outcomes))}{end}")
+
+
+def _split(showing: Showing) -> str:
+    """Return how a bundle was split; nothing of another document."""
+    documents = showing.exhibit.documents
+    patients = len({patient for _, _, patient in documents})
+    return f"one of them split into {len(documents)} of {patients} patients" if documents else ""
 
 
 def _follow(showings: Sequence[Showing], console: Console) -> None:

@@ -1,22 +1,23 @@
 """`pecia eval`: how well a fleet reads and captions what is known."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from typer import Argument, BadParameter, Option
 
 from pecia.cli import output, values
-from pecia.cli.values import existing_file, files_below, sniffed
+from pecia.cli.values import existing_file
 from pecia.cli.watching import follow
 from pecia.client import Client
 from pecia.errors import ConfigurationError, InvalidSettingError
 from pecia.evaluation.scores import Report, hand_over, report
 from pecia.evaluation.truth import Exhibit, TruthError, exhibits, part_of_local
+from pecia.sources import files_below, sniffed
 from pecia_schemas.tasks import Prefer
 
 _COLUMNS = {
@@ -43,6 +44,16 @@ _COLUMNS = {
     "wrong_ok": "wrong ok",
     "wrong_blank": "wrong blank",
     "seconds": "s/page",
+}
+_OF_BUNDLES = {
+    "bundles": "bundles",
+    "recall": "cuts found",
+    "precision": "cuts right",
+    "whole": "right whole",
+    "kinds": "kinds",
+    "identities": "identities",
+    "untold": "two patients untold",
+    "false_conflicts": "false conflicts",
 }
 _SPARE = (
     *("destroyed", "numeric cells", "in place", "adjacency"),
@@ -111,7 +122,9 @@ def evaluate(
         output.json_line(found)
         return
     if found.pages:
-        typer.echo(figures(found, earlier))
+        typer.echo(figures(found.kinds, earlier.kinds))
+    if found.bundled:
+        typer.echo(figures({"bundles": found.bundled}, {"bundles": earlier.bundled}, _OF_BUNDLES))
     for caption in found.captions:
         typer.echo(f"{caption.file}: ROUGE-L {caption.rouge_l:.3f}, METEOR {caption.meteor:.3f}")
 
@@ -153,16 +166,21 @@ def _earlier(file: Path | None, option: str) -> Report:
         raise BadParameter(f"'{file}' is nothing that --json printed", param_hint=option) from None
 
 
-def figures(found: Report, earlier: Report, width: int | None = None) -> str:
-    """Return a run's figures by kind of page, beside those of an earlier one where they differ."""
+def figures(
+    found: Mapping[str, BaseModel],
+    earlier: Mapping[str, BaseModel | None],
+    columns: Mapping[str, str] = _COLUMNS,
+    width: int | None = None,
+) -> str:
+    """Return a run's figures by kind of page, or of bundles, beside those of an earlier one where they differ."""
     rows: list[list[str]] = []
-    for kind, now in found.kinds.items():
+    for kind, now in found.items():
         rows.append([kind])
-        before = earlier.kinds.get(kind)
-        for name in _COLUMNS:
+        before = earlier.get(kind)
+        for name in columns:
             new, old = _figure(getattr(now, name)), _figure(getattr(before, name, None))
             rows[-1].append(new if before is None or old == new else f"{old or '-'} → {new or '-'}")
-    return output.fitting(("kind", *_COLUMNS.values()), rows, spare=_SPARE, width=width)
+    return output.fitting(("kind", *columns.values()), rows, spare=_SPARE, width=width)
 
 
 def _figure(value: float | None) -> str:

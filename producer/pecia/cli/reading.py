@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 import typer
 from pydantic import ValidationError
@@ -19,7 +19,7 @@ from pecia import arguments
 from pecia.cli import endings, output, printing, results, values
 from pecia.cli.endings import Ending
 from pecia.cli.results import Delivery, deliver
-from pecia.cli.values import Input, existing_file, grouped, inputs
+from pecia.cli.values import Input, bundle_inputs, existing_file, grouped, inputs
 from pecia.cli.watching import counted, follow, printing_bar, unserved_reported
 from pecia.client import Client
 from pecia.configuration import from_environment
@@ -165,10 +165,15 @@ _bundling = partial(Option, rich_help_panel="Bundles")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleOptions:
-    """Whether a file holds many documents, and whose they may be."""
+    """Whether a file, or several, hold many documents, and whose they may be."""
 
     bundle: Annotated[
-        bool, _bundling("--bundle", help="Each FILE holds many documents: find where each begins, and whose.")
+        bool,
+        _bundling(
+            "--bundle",
+            help="FILE holds many documents: find where each begins, and whose. A folder is one bundle, and so are "
+            "pictures together.",
+        ),
     ] = False
     subject_name: Annotated[
         str | None, _bundling(metavar="NAME", help="The only patient whom the documents may be of.")
@@ -281,7 +286,8 @@ def read(
     Example: `pecia read scan.png report.pdf inbox/ --wait`
     """
     task = reading.task(writing, bundling, cache=not jobs.no_cache)
-    _run(task, inputs(files, lambda media: not media.is_video), priority, jobs, shown)
+    found = bundle_inputs(files) if bundling.bundle else inputs(files, lambda media: not media.is_video)
+    _run(task, found, priority, jobs, shown)
 
 
 @grouped
@@ -344,7 +350,9 @@ def _run(
     if batch is None and len(found) > 1:
         batch = new_name("batch")
     settings, names = from_environment(), [one.name for one in found]
-    submissions = (Submission(replace(task, source=one.source), label=one.label) for one in found)
+    submissions = (
+        Submission(replace(task, source=cast("Any", one.source)), label=one.label) for one in found
+    )
     with (
         endings.going_on(f"--batch {batch}" if batch else ""),
         warnings.catch_warnings(),

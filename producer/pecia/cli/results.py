@@ -22,19 +22,36 @@ from pecia.cli.watching import counted
 from pecia.client import Client
 from pecia.configuration import from_environment
 from pecia.errors import JobError
+from pecia.exporting import ExportFormat
 from pecia.formats import Format, render, text
 from pecia.handles import PDF_QUALITY
 from pecia.job import AnyJob
-from pecia.saving import ExportFormat
 from pecia_schemas.bundled import Bundle
-from pecia_schemas.results import Document
+from pecia_schemas.results import BundledDocument, Document
+
+By = Annotated[
+    bundles.By | None,
+    Option("--by", help="Write each document of a bundle to a file; by patient: in a folder for each."),
+]
+Pattern = Annotated[
+    str,
+    Option("--name", metavar="PATTERN", help="With --by: how files are called; also {patient}, {title}."),
+]
+WithConflicts = Annotated[
+    bool, Option("--with-conflicts", help="With --by: also documents whose patient is in conflict.")
+]
 
 
 @grouped
 def export(
     *,
     to: Annotated[str, Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")],
-    form: Annotated[ExportFormat, Option("--format", help="Form of the files.")] = ExportFormat.JSONL,
+    form: Annotated[
+        ExportFormat | None, Option("--format", help="Form of the files. Default: jsonl; with --by pdf.")
+    ] = None,
+    by: By = None,
+    pattern: Pattern = bundles.PATTERN,
+    with_conflicts: WithConflicts = False,
     tables: Annotated[
         bool,
         Option("--tables", help="All cells of all tables as one file, tables.csv; or as --format parquet."),
@@ -50,12 +67,15 @@ def export(
     which = jobs.which()
     if not which:
         raise BadParameter("say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch")
+    layout = _layout(by, pattern, with_conflicts=with_conflicts)
     if tables:
         is_parquet = form in (ExportFormat.PARQUET, ExportFormat.TABLES_PARQUET)
         form = ExportFormat.TABLES_PARQUET if is_parquet else ExportFormat.TABLES
     try:
         with Client() as client, watching.bar(sum(client.counts(**which).states.values()), "jobs") as shown:
-            done = client.export(to, format=form, progress=lambda far: shown(far.jobs), **which)
+            done = client.export(
+                to, format=form, layout=layout, progress=lambda far: shown(far.jobs), **which
+            )
     except KeyboardInterrupt:
         endings.complain("broken off: the same command goes on where it was.")
         raise typer.Exit(Ending.INTERRUPTED) from None
@@ -67,7 +87,12 @@ def export(
         )
     if done.open:
         endings.complain(f"{done.open:,} jobs are not over: repeat the command when they are.")
-    raise typer.Exit(Ending.FAILED if done.open or done.empty else Ending.DONE)
+    if done.held_back:
+        endings.complain(
+            f"{done.held_back:,} documents are held back, their patient is in conflict, as manifest.json of their "
+            "bundle says. Review them and repeat the command, or add --with-conflicts."
+        )
+    raise typer.Exit(Ending.FAILED if done.open or done.empty or done.held_back else Ending.DONE)
 
 
 Form = Annotated[
@@ -151,19 +176,9 @@ def result(
     force: Force = False,
     quality: Quality = PDF_QUALITY,
     table: OfTable = None,
-    by: Annotated[
-        bundles.By | None,
-        Option(
-            "--by", help="Write each document of a bundle to a file in the folder --output, as --format says."
-        ),
-    ] = None,
-    pattern: Annotated[
-        str,
-        Option("--name", metavar="PATTERN", help="With --by: how files are called; also {patient}, {title}."),
-    ] = bundles.PATTERN,
-    with_conflicts: Annotated[
-        bool, Option("--with-conflicts", help="With --by: also documents whose patient is in conflict.")
-    ] = False,
+    by: By = None,
+    pattern: Pattern = bundles.PATTERN,
+    with_conflicts: WithConflicts = False,
     original: Original = False,
     as_json: AsJson = False,
     stream: Stream = False,
@@ -172,10 +187,9 @@ def result(
 
     Example: `pecia result 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 -o report.pdf`
     """
-    if by:
-        bundles.check_pattern(pattern)
-        if target is None or table or as_json:
-            raise BadParameter("it writes files: add -o DIR, leave out --json and --table", param_hint="--by")
+    layout = _layout(by, pattern, with_conflicts=with_conflicts)
+    if layout and (target is None or table or as_json):
+        raise BadParameter("it writes files: add -o DIR, leave out --json and --table", param_hint="--by")
     revision = 0 if original else None
     delivery = Delivery(form=form, target=target, force=force, quality=quality, revision=revision)
     if as_json and not delivery.is_plain:
@@ -188,8 +202,7 @@ def result(
         found = jobs.chosen(client)
         if table:
             ending = _each(found, lambda job, result: _print_table(job, result, table), revision)
-        elif by:
-            layout = {"by": by, "pattern": pattern, "with_conflicts": with_conflicts}
+        elif layout:
             ending = _deliver_documents(found, delivery, layout)
         elif not delivery.is_plain:
             ending = deliver(found, delivery)
@@ -221,16 +234,37 @@ def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | 
     taken = [str(place) for place in places.values() if place and place.exists()]
     if taken and not delivery.force:
         raise BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
-    tally = tally or printing.Tally()
+    tally, held_back = tally or printing.Tally(), 0
 
     def write(job: AnyJob, result: Any) -> None:
-        _write(job, result, places[job.id], delivery)
+        nonlocal held_back
+        place = places[job.id]
+        _write(job, result, place, delivery)
         tally.add(job, printing.pieces_of(result))
+        if saving.form_of(job.kind, place or Path(), delivery.form) is Format.FHIR:
+            held_back += _complain(job, [one for one in result.documents if one.part.has_conflict])
 
-    return _each(jobs, write, delivery.revision, tally)
+    ending = _each(jobs, write, delivery.revision, tally)
+    return max(ending, Ending.FAILED) if held_back else ending
 
 
-def _deliver_documents(jobs: Sequence[AnyJob], delivery: Delivery, layout: dict[str, Any]) -> Ending:
+def _complain(job: AnyJob, held: Sequence[BundledDocument]) -> int:
+    """Say which documents are held back, and return how many they are."""
+    for document in held:
+        pages = ", ".join(map(str, document.part.pages))
+        endings.complain(
+            f"document {document.part.number} of job {job.id} (pages {pages}) is held back: its patient is in "
+            "conflict. Review it, or take the documents --by document --with-conflicts."
+        )
+    return len(held)
+
+
+def _layout(by: bundles.By | None, pattern: str, *, with_conflicts: bool) -> bundles.Layout | None:
+    """Return how the documents of bundles become files; None: they do not. Raises `InvalidOptionError`."""
+    return bundles.Layout(by=by, pattern=pattern, with_conflicts=with_conflicts) if by else None
+
+
+def _deliver_documents(jobs: Sequence[AnyJob], delivery: Delivery, layout: bundles.Layout) -> Ending:
     """Write the documents of bundles, those of several jobs in a folder each; say which are held back."""
     held_back = 0
 
@@ -241,14 +275,8 @@ def _deliver_documents(jobs: Sequence[AnyJob], delivery: Delivery, layout: dict[
         folder = Path(delivery.target or "") / (str(job.id) if len(jobs) > 1 else "")
         if folder.exists() and any(folder.iterdir()) and not delivery.force:
             raise BadParameter(f"{folder} is not empty: --force replaces its files", param_hint="--output")
-        _, held = bundles.save_documents(job, result, folder, delivery.form or Format.PDF, **layout)
-        held_back += len(held)
-        for document in held:
-            pages = ", ".join(map(str, document.part.pages))
-            endings.complain(
-                f"document {document.part.number} of job {job.id} (pages {pages}) is held back: its patient is in "
-                "conflict. Review it, or add --with-conflicts."
-            )
+        _, held = bundles.save_documents(job, result, folder, delivery.form or Format.PDF, layout)
+        held_back += _complain(job, held)
 
     ending = _each(jobs, write, delivery.revision)
     return max(ending, Ending.FAILED) if held_back else ending

@@ -23,8 +23,9 @@ from pecia.arguments import Which
 from pecia.cli import endings
 from pecia.client import Client
 from pecia.job import JobGroup
+from pecia.sources import files_below, natural, sniffed
 from pecia_schemas import storable
-from pecia_schemas.media import HEAD_BYTES, URL_SCHEMES, MediaType, PageRanges, sniff
+from pecia_schemas.media import URL_SCHEMES, MediaType, PageRanges
 from pecia_schemas.results import Verdict
 from pecia_schemas.states import JobState, as_prefix
 
@@ -42,9 +43,33 @@ class Input:
     """One document or video, and what the caller calls it."""
 
     name: str
-    source: Path | str | IO[bytes]
+    source: Path | str | IO[bytes] | Sequence[Path]
+    """Several are one bundle."""
     label: str | None = None
     """What its job is called."""
+
+
+def bundle_inputs(words: Iterable[str]) -> list[Input]:
+    """Return the bundles that words stand for: a folder is one, pictures named one by one are one, any other file is.
+
+    Pictures are in the natural order of their names. Raises as `inputs` does.
+    """
+    bundles: list[Input] = []
+    pictures: list[Path] = []
+    for word in words:
+        found = inputs([word], lambda media: not media.is_video)
+        paths = [one.source for one in found if isinstance(one.source, Path)]
+        if os.path.isdir(word):  # noqa: PTH112  as in `inputs`
+            name = Path(word).resolve().name
+            bundles.append(Input(word, sorted(paths, key=natural), label_of(name)))
+            continue
+        singles = {path for path in paths if (media := sniffed(path)) and media.is_single_image}
+        pictures += singles
+        bundles += [one for one in found if one.source not in singles]
+    if pictures:
+        pictures.sort(key=natural)
+        bundles.append(Input(str(pictures[0]), pictures, label_of(pictures[0].name)))
+    return bundles
 
 
 def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[Input]:
@@ -100,24 +125,6 @@ def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[In
     if passed_over:
         named = ", ".join(passed_over[:_NAMED]) + (", …" if len(passed_over) > _NAMED else "")
         endings.complain(f"{folder}: passed over {len(passed_over)} of another kind: {named}")
-
-
-def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and of those below it, sorted, without hidden ones."""
-    for where, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(where, name) for name in sorted(names) if not name.startswith("."))
-
-
-def sniffed(path: Path) -> MediaType | None:
-    """Return what a file is by its content; None if it is nothing that Pecia reads, or cannot be read."""
-    try:
-        if not path.is_file():  # a pipe would wait for a writer
-            return None
-        with path.open("rb") as file:
-            return sniff(file.read(HEAD_BYTES))
-    except OSError:
-        return None
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:

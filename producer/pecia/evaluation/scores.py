@@ -15,6 +15,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from pecia.client import Client
 from pecia.evaluation import metrics, numbers
+from pecia.evaluation.bundles import BundleScore, BundleSummary, score_bundle
 from pecia.evaluation.metrics import Share
 from pecia.evaluation.numbers import JudgedPage, Values
 from pecia.evaluation.tables import Overlap, adjacency, destroyed, in_place
@@ -22,7 +23,7 @@ from pecia.evaluation.truth import Exhibit, TruePage
 from pecia.job import JobGroup
 from pecia_schemas.blocks import Table
 from pecia_schemas.results import Captions, Page, Verdict
-from pecia_schemas.tasks import CaptionVideo, Prefer, ReadDocument
+from pecia_schemas.tasks import CaptionVideo, Prefer, ReadBundle, ReadDocument
 
 _WHOLE: Final = 0.99
 """Share of its words from which a page may be called `ok`."""
@@ -280,6 +281,7 @@ class Report(BaseModel):
 
     pages: tuple[PageScore, ...] = ()
     captions: tuple[CaptionScore, ...] = ()
+    bundles: tuple[BundleScore, ...] = ()
     jobs: dict[str, UUID] = {}
     """By file, so that the same can be scored again once it was reviewed."""
 
@@ -293,17 +295,24 @@ class Report(BaseModel):
             groups["all"] = list(self.pages)
         return {name: Summary.of(pages) for name, pages in groups.items()}
 
+    @computed_field  # type: ignore[prop-decorator]  # as above
+    @property
+    def bundled(self) -> BundleSummary | None:
+        """A summary of all bundles."""
+        return BundleSummary.of(self.bundles) if self.bundles else None
+
 
 def hand_over(client: Client, exhibits: Sequence[Exhibit], prefer: Prefer | None = None) -> JobGroup[Any]:
     """Submit every file. Nothing read before is used. `prefer`: what PDFs are read from, whatever their truth is."""
-    tasks: list[ReadDocument | CaptionVideo] = []
+    tasks: list[ReadDocument | ReadBundle | CaptionVideo] = []
     for one in exhibits:
         language = one.truth.language
         if one.media.is_video:
             tasks.append(CaptionVideo(one.path, language=language or "en", cache=False))
         else:
             usual = Prefer.PIXELS if one.is_own_truth else Prefer.AUTO
-            tasks.append(ReadDocument(one.path, language=language, prefer=prefer or usual, cache=False))
+            kind = ReadBundle if one.truth.documents else ReadDocument
+            tasks.append(kind(one.path, language=language, prefer=prefer or usual, cache=False))
     return client.submit_many(tasks)
 
 
@@ -311,11 +320,14 @@ def report(exhibits: Sequence[Exhibit], jobs: JobGroup[Any]) -> Report:
     """Compare the results of finished jobs with the truth; a page that was not read counts as missing."""
     pages: list[PageScore] = []
     captions: list[CaptionScore] = []
+    bundles: list[BundleScore] = []
     for exhibit, job in zip(exhibits, jobs, strict=True):
         result = job.result(timeout=0) if job.state.has_result else None
         if exhibit.media.is_video:
             captions.append(described(result, exhibit.truth.captions, file=exhibit.name))
             continue
+        if exhibit.truth.documents:
+            bundles.append(score_bundle(result, exhibit.truth.documents, file=exhibit.name))
         read = {page.number: page for page in result.pages} if result else {}
         why = {page.number: page.failure.code for page in result.failed} if result else {}
         of = {"file": exhibit.name, "kind": exhibit.kind}
@@ -326,4 +338,4 @@ def report(exhibits: Sequence[Exhibit], jobs: JobGroup[Any]) -> Report:
                 failed = why.get(number) or (job.failure.code if job.failure else job.state)
                 pages.append(unread(true, number=number, why=failed, **of))
     by_file = {exhibit.name: job.id for exhibit, job in zip(exhibits, jobs, strict=True)}
-    return Report(pages=tuple(pages), captions=tuple(captions), jobs=by_file)
+    return Report(pages=tuple(pages), captions=tuple(captions), bundles=tuple(bundles), jobs=by_file)

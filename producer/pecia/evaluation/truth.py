@@ -4,14 +4,23 @@ import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+)
 
 from pecia.errors import ConfigurationError
 from pecia_schemas.blocks import Cell, Mark, Table
+from pecia_schemas.bundles import DocumentKind, Subject
 from pecia_schemas.installing import install_command
-from pecia_schemas.media import MediaType
+from pecia_schemas.media import MediaType, PageRanges
 
 _NUMBER: Final = re.compile(r"[-_ ]*\d+$")
 _CORNERS: Final = 8
@@ -34,6 +43,24 @@ class TruePage(_Truth):
     marks: tuple[Mark, ...] | None = None
 
 
+class TrueDocument(_Truth):
+    """A document of a bundle."""
+
+    pages: Annotated[PageRanges, BeforeValidator(PageRanges.parse), PlainSerializer(str)]
+    """As in `1-3,5`, blank backs included; a separator sheet is in no document."""
+    kind: DocumentKind | None = None
+    """None: it is not known, as all below."""
+    patient: str | None = None
+    """Whose it is: any name, the same for all documents of one patient."""
+    identity: Subject | None = None
+    """What its pages say of the patient; `{}`: nothing."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """Its pages, counted from 1."""
+        return [index + 1 for index in self.pages.indices(self.pages.last or 0)]
+
+
 class Truth(_Truth):
     """What is known of one file: the content of NAME.json."""
 
@@ -42,6 +69,8 @@ class Truth(_Truth):
     language: str | None = None
     """To read or to caption it in."""
     pages: tuple[TruePage, ...] = ()
+    documents: tuple[TrueDocument, ...] = ()
+    """Of a bundle, which is then read as one; its `pages` need not be known."""
     captions: tuple[str, ...] = ()
     """Of a video: texts that describe it well."""
 
@@ -137,7 +166,7 @@ def _beside(path: Path, media: MediaType) -> Truth | None:
     except (OSError, ValueError) as error:  # of an encoding, too
         why = str(error)
     else:
-        if truth.captions if media.is_video else truth.pages:
+        if truth.captions if media.is_video else truth.pages or truth.documents:
             return truth
         why = f"it has no {'captions' if media.is_video else 'pages'}."
     raise TruthError(f"'{known}' is not a truth that can be read: {why}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import cast
 
-from pecia.errors import IdentityConflictError, InvalidFormatError
+from pecia.errors import ConfigurationError, IdentityConflictError, InvalidFormatError
 from pecia.formats import text
 from pecia_schemas.bundled import Bundle
-from pecia_schemas.results import Captions, Document
+from pecia_schemas.fhir import fhir_of
+from pecia_schemas.installing import install_command
+from pecia_schemas.results import BundledDocument, Captions, Document
 
 Result = Document | Captions
 
@@ -33,6 +36,8 @@ class Format(StrEnum):
     """The pages' pictures with the text, invisible, over them: searchable."""
     FACSIMILE = "facsimile"
     """HTML with the pages' pictures beside the text: one file that needs nothing else."""
+    FHIR = "fhir"
+    """Of bundles: a FHIR R4B Bundle as JSON, without the documents whose patient is in conflict."""
     SRT = "srt"
     VTT = "vtt"
 
@@ -49,7 +54,7 @@ class Format(StrEnum):
     @classmethod
     def of(cls, path: Path) -> Format:
         """Return the form that a file's suffix names. Raises `InvalidFormatError`."""
-        found = _BY_SUFFIX.get(path.suffix.lower())
+        found = _BY_SUFFIX.get("".join(path.suffixes[-2:]).lower()) or _BY_SUFFIX.get(path.suffix.lower())
         if found is None:
             raise InvalidFormatError(
                 f"The suffix {path.suffix!r} names no format: end the name in one of {', '.join(_BY_SUFFIX)}, "
@@ -58,7 +63,13 @@ class Format(StrEnum):
         return found
 
 
-_SUFFIXES = {Format.TEXT: ".txt", Format.MARKDOWN: ".md", Format.FIELDS: ".jsonl", Format.FACSIMILE: ".html"}
+_SUFFIXES = {
+    Format.TEXT: ".txt",
+    Format.MARKDOWN: ".md",
+    Format.FIELDS: ".jsonl",
+    Format.FACSIMILE: ".html",
+    Format.FHIR: ".fhir.json",
+}
 """Those that are not the form's own name."""
 _BY_SUFFIX = {form.suffix: form for form in Format if form is not Format.FACSIMILE}
 
@@ -71,6 +82,18 @@ _OF_DOCUMENTS: Mapping[Format, Callable[[Document], str]] = {
     Format.FIELDS: text.fields,
     Format.HOCR: text.hocr,
 }
+
+
+def _fhir(result: Bundle | BundledDocument) -> str:
+    try:
+        # Whoever takes a document alone knows of its conflict.
+        whole = result.to_fhir() if isinstance(result, Bundle) else fhir_of([result], with_conflicts=True)
+    except ImportError:
+        raise ConfigurationError(f"FHIR is checked by fhir.resources: {install_command('fhir')}") from None
+    written: str = whole.model_dump_json(indent=2)
+    return f"{written}\n"
+
+
 _OF_CAPTIONS: Mapping[Format, Callable[[Captions], str]] = {
     Format.TEXT: text.plain_captions,
     Format.MARKDOWN: text.markdown_captions,
@@ -93,12 +116,16 @@ def render(result: Result, format: Format | str) -> str:  # noqa: A002  what eve
         raise InvalidFormatError(
             f"A {form} is made of the document's pictures: `job.save('name{form.suffix}', '{form}')` writes it."
         )
-    return _OF_CAPTIONS[form](result) if isinstance(result, Captions) else _OF_DOCUMENTS[form](result)
+    if isinstance(result, Captions):
+        return _OF_CAPTIONS[form](result)
+    if form is Format.FHIR:
+        return _fhir(cast("Bundle | BundledDocument", result))
+    return _OF_DOCUMENTS[form](result)
 
 
 def check_patients(result: Result, form: Format) -> None:
-    """Raise `IdentityConflictError` for a bundle not surely of one patient: only JSON keeps them apart."""
-    if form is Format.JSON or not isinstance(result, Bundle) or result.split is None:
+    """Raise `IdentityConflictError` for a bundle not surely of one patient: only JSON and FHIR keep them apart."""
+    if form in (Format.JSON, Format.FHIR) or not isinstance(result, Bundle) or result.split is None:
         return
     if (conflicts := result.split.conflicts) or len(result.split.named) > 1:
         what = f"{conflicts} documents in conflict" if conflicts else f"{len(result.split.named)} patients"
@@ -120,6 +147,8 @@ def known(name: Format | str) -> Format:
 def check(form: Format, kind: type[object]) -> None:
     """Raise `InvalidFormatError` if results of this type do not have this form."""
     forms = [*_OF_CAPTIONS] if kind is Captions else [*_OF_DOCUMENTS, Format.PDF, Format.FACSIMILE]
+    if issubclass(kind, Bundle | BundledDocument):
+        forms.append(Format.FHIR)
     if form not in forms:
         what = "Captions of a video" if kind is Captions else "A document"
         raise InvalidFormatError(f"{what} cannot be had as {form}: take one of {', '.join(forms)}.")

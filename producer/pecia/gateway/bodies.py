@@ -47,8 +47,8 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
-def _wanted(task: type[Task[Any]]) -> type[BaseModel]:
-    """Return the fields of a task as a body: all but its source, which is a file of the request, or a URL."""
+def _wanted(task: type[Task[Any]], **more: Any) -> type[BaseModel]:
+    """Return the fields of a task as a body, and `more`: all but its source, a file of the request, or a URL."""
     known: dict[str, Any] = getattr(task, "__pydantic_fields__")  # noqa: B009  the type checkers do not know it
     members: dict[str, Any] = {
         field.name: (Annotated[known[field.name].annotation, known[field.name]], known[field.name].default)
@@ -67,6 +67,7 @@ def _wanted(task: type[Task[Any]]) -> type[BaseModel]:
         metadata=(dict[str, str] | None, None),
         priority=(Lane | None, None),
         **members,
+        **more,
     )
 
 
@@ -74,7 +75,11 @@ if TYPE_CHECKING:
     AnyTaskBody: TypeAlias = Any
     ReadTask: Any = dict
 else:
-    ReadTask, BundleTask, CaptionTask = _wanted(ReadDocument), _wanted(ReadBundle), _wanted(CaptionVideo)
+    _FILES = Field(
+        ge=1, le=MOST_TASKS, description="How many files of the request, in their order, it is made of."
+    )
+    ReadTask, CaptionTask = _wanted(ReadDocument), _wanted(CaptionVideo)
+    BundleTask = _wanted(ReadBundle, files=(Annotated[int, _FILES], 1))
     AnyTaskBody = Annotated[ReadTask | BundleTask | CaptionTask, Field(union_mode="left_to_right")]
 
 

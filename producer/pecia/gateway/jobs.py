@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from http import HTTPStatus
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final
 from uuid import UUID
@@ -26,9 +26,10 @@ from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listin
 from pecia.request import Moment
 from pecia.waiting import FETCH, Deadline, ReadEvents, ReadParts
 from pecia_schemas import storable
+from pecia_schemas.bundled import Bundle
 from pecia_schemas.bundles import Split
 from pecia_schemas.events import JobEvent
-from pecia_schemas.results import Verdict, plain
+from pecia_schemas.results import BundledDocument, Verdict, plain
 from pecia_schemas.running import Lack
 from pecia_schemas.states import JobState
 from pecia_schemas.threads import finish_in_thread
@@ -49,6 +50,7 @@ _MEDIA_TYPES: Final = {
     Format.HOCR: "application/xhtml+xml",
     Format.PDF: "application/pdf",
     Format.FACSIMILE: "text/html",
+    Format.FHIR: "application/fhir+json",
     Format.SRT: "application/x-subrip",
     Format.VTT: "text/vtt",
 }
@@ -185,17 +187,47 @@ async def write_result(  # noqa: PLR0917  FastAPI names them
     wait: Wait = 0,
     revision: RevisionNumber = None,
     quality: Annotated[int, Query(ge=1, le=95, description="Of the pages' pictures.")] = PDF_QUALITY,
+    document: Annotated[
+        int | None, Query(ge=1, description="Of a bundle this document alone, counted from 1.")
+    ] = None,
+    with_conflicts: Annotated[
+        bool, Query(description="Also a `document` whose patient is in conflict.")
+    ] = False,
 ) -> Response:
     """Get the result of a job that is over, in any form that `pecia result` writes."""
     job = await bearer.client.job(job_id)
     await _wait(bearer, request, job, wait)
     if form.is_binary:
-        save = partial(job.save, format=form, quality=quality, revision=revision)
+
+        async def save(path: FilePath) -> FilePath:
+            result = await job.result(timeout=0, revision=revision) if document else None
+            one = _document_of(result, document, with_conflicts=with_conflicts) if document else None
+            return await job.save(path, form, quality=quality, revision=revision, timeout=0, result=one)
+
         return await _draw(bearer, request, save, form)
     async with bearer.limits.results.place(too_many_results):
         result: Any = await job.result(timeout=0, revision=revision)
+        if document:
+            result = _document_of(result, document, with_conflicts=with_conflicts)
         content = await finish_in_thread(formats.render, result, form)
     return Response(content, media_type=_MEDIA_TYPES[form])
+
+
+def _document_of(result: Any, number: int, *, with_conflicts: bool) -> BundledDocument:
+    """Return a document of a bundle. Raises `ProblemError` if there is none, or its patient is in conflict."""
+    documents = result.documents if isinstance(result, Bundle) else ()
+    if number > len(documents):
+        raise ProblemError(
+            HTTPStatus.NOT_FOUND, "no_document", f"The result has {len(documents)} documents of a bundle."
+        )
+    document: BundledDocument = documents[number - 1]
+    if document.part.has_conflict and not with_conflicts:
+        raise ProblemError(
+            HTTPStatus.CONFLICT,
+            "identity_conflict",
+            "The patient of this document is in conflict: review it, or say with_conflicts=true.",
+        )
+    return document
 
 
 async def _draw(
@@ -207,7 +239,7 @@ async def _draw(
             await held.enter_async_context(bearer.limits.results.place(too_many_results))
             scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
             async with bearers_of(request).drawings.place(_too_many_drawings):
-                path = await save(FilePath(scratch) / "result", timeout=0)
+                path = await save(FilePath(scratch) / "result")
         return HeldFile(path, _MEDIA_TYPES[form], held.pop_all())
     raise AssertionError  # nothing above suppresses
 

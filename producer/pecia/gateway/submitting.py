@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, closing
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -30,7 +31,7 @@ router = APIRouter(tags=["jobs"])
 
 _JSON: Final = "application/json"
 _FORM: Final = "multipart/form-data"
-NO_OPTIONS: Final = ("kind", "url", "label", "metadata", "priority")
+NO_OPTIONS: Final = ("kind", "url", "label", "metadata", "priority", "files")
 _MOST_JSON: Final = 16 * 1024**2
 _KINDS: Final = {task.kind: task for task in (ReadDocument, ReadBundle, CaptionVideo)}
 _REF: Final = {"$ref": "#/components/schemas/Submission"}
@@ -215,18 +216,25 @@ def tasks_of(submission: Submission, files: Sequence[UploadFile]) -> Iterator[On
     Raises `InvalidSourceError` if there are more of one than of the other.
     """
     waiting = iter(files)
-    for body in submission.tasks or [submission.task] * max(1, len(files)):
-        source: Any = UrlRef(url=body.url) if body.url is not None else next(waiting, None)
-        if source is None:
+    for body in submission.tasks or [submission.task] * max(1, len(files) // _count(submission.task)):
+        taken = [] if body.url is not None else list(islice(waiting, _count(body)))
+        source: Any = UrlRef(url=body.url) if body.url is not None else next(iter(taken), None)
+        if source is None or 0 < len(taken) < _count(body):
             raise InvalidSourceError(
                 "There are more tasks than documents: each has a `url`, or a `file` of a form."
             )
         given = {name: getattr(body, name) for name in body.model_fields_set if name not in NO_OPTIONS}
         label = body.label if submission.tasks else body.label or getattr(source, "filename", None)
-        task: Task[Any] = _KINDS[body.kind](getattr(source, "file", source), **given)
+        document: Any = [file.file for file in taken] if len(taken) > 1 else getattr(source, "file", source)
+        task: Task[Any] = _KINDS[body.kind](document, **given)
         yield One(task, metadata=body.metadata, priority=body.priority, label=label)
     if next(waiting, None) is not None:
         raise InvalidSourceError("There are more files than tasks without a `url`.")
+
+
+def _count(body: Any) -> int:
+    """Return of how many files a task is made."""
+    return getattr(body, "files", 1)
 
 
 def _keys(request: Request, submission: Submission, count: int) -> list[str] | None:

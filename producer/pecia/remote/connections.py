@@ -63,12 +63,12 @@ class RemoteConnections(Inheritable):
         """Do nothing: the gateway draws."""
 
     def drawing(
-        self, job_id: UUID, form: Format, *, quality: int, revision: int | None
+        self, job_id: UUID, form: Format, *, quality: int, revision: int | None, document: int | None
     ) -> Callable[[Document, Path], None]:
         """Return what writes a result with the pages' pictures, as the gateway drew it, to a file."""
         from pecia.saving import write_bytes  # noqa: PLC0415  most callers write no files
 
-        content = self.store.drawn(job_id, form, quality=quality, revision=revision)
+        content = self.store.drawn(job_id, form, quality=quality, revision=revision, document=document)
         return partial(write_bytes, content)
 
     @property

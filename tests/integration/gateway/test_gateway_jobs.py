@@ -1,22 +1,30 @@
 """Jobs over HTTP: documents in, states, pages and results out, errors as problems."""
 
+import io
 import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 from uuid import UUID
 
+import pikepdf
 import pytest
 
 from pecia import Bundle, Client, Document, FailureCode, GatewayUnavailableError, ReadBundle, ReadDocument
+from pecia.bundles import Layout, save_documents
 from pecia.gateway.announcements import SharedAnnouncements
 from pecia_schemas import redis_connections
+from pecia_schemas.bundles import BundleDoubt, Cut, DocumentPart, Split
 from pecia_schemas.media import MediaType
-from tests.shared import http_doubles
-from tests.shared.gateways import Gateway
+from pecia_schemas.piles import members
+from tests.shared import bundle_files, http_doubles
+from tests.shared.gateways import Gateway, serving
 from tests.shared.limits import WAIT_S
 from tests.shared.real_fleet import RealFleet
+from tests.shared.samples import page
 
 PDF = b"%PDF-1.7"
 STREAM = {"Accept": "text/event-stream"}
@@ -245,6 +253,62 @@ def test_a_number_of_seconds_is_a_distance_from_now(fleet: RealFleet, gateway: G
     assert [
         len(bearer.get("/v1/jobs", params={"since": since}).json()["jobs"]) for since in ("86400", "60")
     ] == [1, 0]
+
+
+def test_a_document_of_a_bundle_is_drawn_alone_but_none_in_conflict(
+    fleet: RealFleet, gateway: Gateway, tmp_path: Path
+) -> None:
+    cut, doubt = Cut(page=1, probability=1), BundleDoubt(reason="identity_conflict", pages=(3,))
+    parts = [
+        DocumentPart(number=number, pages=pages, cut=cut, kind="other", kind_probability=1, doubts=doubts)
+        for number, pages, doubts in ((1, (1, 2), ()), (2, (3,), (doubt,)), (3, (4,), ()))
+    ]
+    pages = [page(number, text=f"page {number}") for number in range(1, 5)]
+    fleet.answers(ReadBundle, Bundle(pages=pages, split=Split(documents=parts)))
+    _, key = gateway.key()
+    (job,) = submitted(gateway.showing(key), bundle_files.three_documents(), task={"kind": "bundle.read"})
+    fleet.finish(UUID(job["id"]))
+    with Client(gateway.url, api_key=key) as client:
+        bundle = client.job(job["id"]).result(timeout=WAIT_S)
+        files, held = save_documents(client.job(job["id"]), bundle, tmp_path)
+        assert (
+            client.export(tmp_path / "all", layout=Layout(with_conflicts=True), kind="bundle.read").written
+            == 1
+        )
+    assert [document.part.number for document in held] == [2]
+    for counts, where in (([2, 1], files), ([2, 1, 1], sorted((tmp_path / "all").rglob("*.pdf")))):
+        assert [len(pikepdf.open(file).pages) for file in where] == counts
+    of = partial(gateway.showing(key).get, f"/v1/jobs/{job['id']}/result")
+    assert [of(params={"document": number}).status_code for number in (1, 2, 4)] == [200, 409, 404]
+    assert of(params={"document": 2, "with_conflicts": True, "format": "text"}).text.strip() == "page 3"
+    sent = of(params={"format": "fhir"})
+    assert sent.headers["content-type"] == "application/fhir+json"
+    assert [entry["resource"]["resourceType"] for entry in sent.json()["entry"]].count(
+        "DocumentReference"
+    ) == 2
+
+
+def test_files_of_a_form_are_one_bundle_together(fleet: RealFleet, gateway: Gateway) -> None:
+    seen: list[bytes] = []
+
+    def answer(task: ReadBundle) -> str:
+        seen.append(cast("bytes", task.source))
+        return "text"
+
+    fleet.answers(ReadBundle, answer)
+    bearer, task = gateway.bearer(), {"kind": "bundle.read", "files": 2}
+    jobs = submitted(bearer, PDF + b"1", PDF + b"2", PDF + b"3", PDF + b"4", task=task)
+    assert [job["label"] for job in jobs] == ["0.pdf", "2.pdf"]
+    for job in jobs:
+        fleet.finish(UUID(job["id"]))
+    assert [[one[start:end] for start, end in members(io.BytesIO(one))] for one in seen] == [
+        [PDF + b"1", PDF + b"2"],
+        [PDF + b"3", PDF + b"4"],
+    ]
+    files = [("file", ("0.pdf", PDF))] * 3
+    assert (
+        bearer.post("/v1/jobs", files=files, data={"request": json.dumps({"task": task})}).status_code == 422
+    )
 
 
 def test_a_bundle_is_read_and_split_over_http(fleet: RealFleet, gateway: Gateway) -> None:

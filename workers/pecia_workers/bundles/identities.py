@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import permutations
 from typing import Final
 
@@ -98,14 +98,17 @@ def compare(one: Claim, other: Claim) -> Comparison:
     names = name_relation(one.name, other.name)
     births = birth_relation(one.births, other.births)
     numbers = number_relation(one.numbers, other.numbers)
-    likeness = next(
-        (
-            verdict
-            for of_names, of_births, of_numbers, verdict in _RULES
-            if names.value in of_names and births.value in of_births and numbers.value in of_numbers
-        ),
-        Likeness.UNKNOWN,
+    return _judged(names, births, numbers)
+
+
+@cache
+def _judged(names: Relation, births: Relation, numbers: Relation) -> Comparison:
+    verdicts = (
+        verdict
+        for of_names, of_births, of_numbers, verdict in _RULES
+        if names in of_names and births in of_births and numbers in of_numbers
     )
+    likeness = next(verdicts, Likeness.UNKNOWN)
     differs = names.contradicts or births.contradicts or numbers.contradicts
     return Comparison(likeness, differs and likeness is not Likeness.SAME)
 
@@ -165,53 +168,11 @@ def identity_of(claim: Claim) -> Identity:
 
 
 _LONG_NAME: Final = 7
-_TITLES: Final = frozenset(
-    [
-        "mr",
-        "mrs",
-        "ms",
-        "miss",
-        "mx",
-        "dr",
-        "prof",
-        "med",
-        "dent",
-        "sir",
-        "madam",
-        "herr",
-        "herrn",
-        "frau",
-        "fraulein",
-        "m",
-        "mme",
-        "mlle",
-        "sr",
-        "sra",
-        "srta",
-        "don",
-        "dona",
-        "jr",
-        "sen",
-        "von",
-        "van",
-        "de",
-        "der",
-        "den",
-        "zu",
-        "zum",
-        "del",
-        "la",
-        "le",
-        "di",
-        "da",
-        "dos",
-        "님",
-        "씨",
-        "귀하",
-        "군",
-        "양",
-    ]
+_TITLE_WORDS: Final = (
+    "mr mrs ms miss mx dr prof med dent sir madam herr herrn frau fraulein m mme mlle sr sra srta "
+    "don dona jr sen von van de der den zu zum del la le di da dos 님 씨 귀하 군 양"
 )
+_TITLES: Final = frozenset(_TITLE_WORDS.split())
 _HANGUL: Final = re.compile(r"[\uac00-\ud7a3]")
 _PART: Final = re.compile(r"[^\W_]+|[*○◯]+")
 _DIGRAPHS: Final = (("ae", "a"), ("oe", "o"), ("ue", "u"), ("ph", "f"))
@@ -311,80 +272,13 @@ def _masked(one: str, other: str) -> Relation:
     return Relation.PARTIAL if fits else Relation.APART
 
 
-_ONSETS: Final = [
-    "g",
-    "kk",
-    "n",
-    "d",
-    "tt",
-    "r",
-    "m",
-    "b",
-    "pp",
-    "s",
-    "ss",
-    "",
-    "j",
-    "jj",
-    "ch",
-    "k",
-    "t",
-    "p",
-    "h",
-]
-_VOWELS: Final = [
-    "a",
-    "ae",
-    "ya",
-    "yae",
-    "eo",
-    "e",
-    "yeo",
-    "ye",
-    "o",
-    "wa",
-    "wae",
-    "oe",
-    "yo",
-    "u",
-    "wo",
-    "we",
-    "wi",
-    "yu",
-    "eu",
-    "ui",
-    "i",
-]
-_CODAS: Final = [
-    "",
-    "k",
-    "k",
-    "k",
-    "n",
-    "n",
-    "n",
-    "t",
-    "l",
-    "k",
-    "m",
-    "p",
-    "l",
-    "l",
-    "p",
-    "l",
-    "m",
-    "p",
-    "p",
-    "t",
-    "t",
-    "ng",
-    "t",
-    "t",
-    "k",
-    "t",
-    "p",
-    "t",
-]
+_LETTERS_OF_HANGUL: Final = (
+    "g,kk,n,d,tt,r,m,b,pp,s,ss,,j,jj,ch,k,t,p,h",
+    "a,ae,ya,yae,eo,e,yeo,ye,o,wa,wae,oe,yo,u,wo,we,wi,yu,eu,ui,i",
+    ",k,k,k,n,n,n,t,l,k,m,p,l,l,p,l,m,p,p,t,t,ng,t,t,k,t,p,t",
+)
+"""In Latin letters, in the order of Unicode: how a syllable begins, its vowel, how it ends."""
+_ONSETS, _VOWELS, _CODAS = (letters.split(",") for letters in _LETTERS_OF_HANGUL)
 _SURNAMES: Final = {
     "이": "lee",
     "박": "park",
@@ -395,30 +289,10 @@ _SURNAMES: Final = {
     "우": "woo",
     "오": "oh",
 }
-_SOUNDS: Final = (
-    *(
-        ("oo", "u"),
-        ("ee", "i"),
-        ("ou", "u"),
-        ("yeo", "io"),
-        ("you", "io"),
-        ("eo", "o"),
-        ("eu", "u"),
-        ("ae", "a"),
-    ),
-    *(
-        ("ck", "k"),
-        ("g", "k"),
-        ("b", "p"),
-        ("d", "t"),
-        ("r", "l"),
-        ("j", "ch"),
-        ("oh", "o"),
-        ("ch", "c"),
-        ("y", "i"),
-    ),
-    *(("u", "o"), ("oi", "o"), ("e", "a"), ("ii", "i")),
+_SOUNDS_ALIKE: Final = (
+    "oo>u ee>i ou>u yeo>io you>io eo>o eu>u ae>a ck>k g>k b>p d>t r>l j>ch oh>o ch>c y>i u>o oi>o e>a ii>i"
 )
+_SOUNDS: Final = [pair.split(">") for pair in _SOUNDS_ALIKE.split()]
 """What one sound of Korean is written as in Latin letters, folded to one of its writings."""
 
 
@@ -453,8 +327,8 @@ def birth_relation(one: Births, other: Births) -> Relation:
         return Relation.MISSING
     if one & other:
         return Relation.EQUAL
-    least = min(distance(f"{date:%Y%m%d}", f"{against:%Y%m%d}") for date in one for against in other)
-    return Relation.NEAR if least == 1 else Relation.APART
+    near = (_is_near(f"{date:%Y%m%d}", f"{against:%Y%m%d}") for date in one for against in other)
+    return Relation.NEAR if any(near) else Relation.APART
 
 
 _SAME_SHAPE: Final = str.maketrans("OQDILZSBG", "000112586")
@@ -481,13 +355,24 @@ def number_relation(one: Mapping[str, Iterable[str]], other: Mapping[str, Iterab
     """Return how the numbers of two claims compare: equal if they share one of any system."""
     if {key for keys in one.values() for key in keys} & {key for keys in other.values() for key in keys}:
         return Relation.EQUAL
-    least: int | None = None
-    for system in one.keys() & other.keys():
-        for key in one[system]:
-            for against in other[system]:
-                is_long = min(len(key), len(against)) >= _LEAST_LONG
-                apart = distance(key, against) if is_long else _LEAST_LONG
-                least = apart if least is None else min(least, apart)
-    if least is None:
+    pairs = [
+        (key, against)
+        for system in one.keys() & other.keys()
+        for key in one[system]
+        for against in other[system]
+    ]
+    if not pairs:
         return Relation.MISSING
-    return Relation.NEAR if least == 1 else Relation.APART
+    near = (min(map(len, pair)) >= _LEAST_LONG and _is_near(*pair) for pair in pairs)
+    return Relation.NEAR if any(near) else Relation.APART
+
+
+def _is_near(one: str, other: str) -> bool:
+    """Return whether two that differ do so in one sign, which one of them has more, or another."""
+    place = next(
+        (place for place, (sign, against) in enumerate(zip(one, other, strict=False)) if sign != against), -1
+    )
+    if place < 0:
+        return abs(len(one) - len(other)) == 1
+    rest, against = one[place:], other[place:]
+    return rest[1:] == against[1:] or rest[1:] == against or rest == against[1:]

@@ -81,26 +81,9 @@ _NO_NAME: Final = re.compile(
     r"|details|data|daten|정보|서명|동의|진단|검사|처방|번호|본인|참고",
     re.IGNORECASE,
 )
+_MONTH_NAMES: Final = "jan feb mar/mär/mrz apr may/mai jun jul aug sep oct/okt nov dec/dez"
 _MONTHS: Final = {
-    name: number
-    for number, names in enumerate(
-        [
-            "jan",
-            "feb",
-            "mar mär mrz",
-            "apr",
-            "may mai",
-            "jun",
-            "jul",
-            "aug",
-            "sep",
-            "oct okt",
-            "nov",
-            "dec dez",
-        ],
-        1,
-    )
-    for name in names.split()
+    name: number for number, names in enumerate(_MONTH_NAMES.split(), 1) for name in names.split("/")
 }
 _DIGIT: Final = r"[\dOolISB]"
 _DATES: Final = re.compile(

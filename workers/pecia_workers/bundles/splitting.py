@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 from typing import Final
 
 from pecia_schemas.bundles import (
@@ -77,6 +77,9 @@ _SIGN_OF: Final[Mapping[str, CutSign]] = {
     "size": CutSign.SIZE,
     **dict.fromkeys(("blank", "same_blank"), CutSign.BLANK),
 }
+_BEGINNINGS: Final = frozenset({"first_number", "before_is_last", "opens", "other_kind", "size"})
+_TIES: Final = frozenset({"next_number", "same_head", "same_barcode"})
+_NOTHING: Final[Mapping[str, float]] = {}
 _ALIKE: Final = 0.6
 """Share of their words that two heads of one house have in common."""
 _SIZES_APART: Final = 0.06
@@ -95,6 +98,10 @@ class Part:
     pages: list[PageSigns] = field(default_factory=list)
     loose: dict[int, float] = field(default_factory=dict)
     """Of each page after the first the probability that a document begins there all the same."""
+    contrary: set[int] = field(default_factory=set)
+    """Pages without a patient that bear a sign of a beginning, whatever the other signs say."""
+    untied: set[int] = field(default_factory=set)
+    """Pages without a patient that no number, head or barcode ties to the document."""
     claim: Claim = field(default_factory=Claim)
     """Who its pages say that the patient is: those that no page before contradicts."""
     titles: dict[str, DocumentKind] = field(default_factory=dict)
@@ -105,11 +112,17 @@ class Part:
     written: int = 0
     """How many of its pages are not blank."""
 
-    def add(self, page: PageSigns, probability: float | None = None) -> None:
-        """Add its next page; `probability`: that a document begins there."""
+    def add(
+        self, page: PageSigns, probability: float | None = None, features: Mapping[str, float] = _NOTHING
+    ) -> None:
+        """Add its next page; `probability`: that a document begins there, by these signs."""
         self.pages.append(page)
         if probability is not None:
             self.loose[page.number] = probability
+            if not page.claims and features.keys() & _BEGINNINGS:
+                self.contrary.add(page.number)
+            elif not page.claims and not features.keys() & _TIES:
+                self.untied.add(page.number)
         if page.blank:
             return
         self.first, self.last = self.first or page, page
@@ -197,7 +210,7 @@ def _cut(signs: Sequence[PageSigns]) -> tuple[list[Part], list[int]]:
             if probability >= 0.5:  # noqa: PLR2004  likelier than not
                 parts.append(first_part(page, probability, _reasons(features)))
             else:
-                current.add(page, probability)
+                current.add(page, probability, features)
         after_sheet = False
     return parts, separators
 
@@ -209,6 +222,7 @@ def _conflicts(parts: Sequence[Part], expected: Claim | None) -> list[set[int]]:
         # A page without a patient that may begin a document may be another patient's.
         nameless = (page.number for page in part.pages if not page.claims)
         numbers.update(number for number in nameless if part.loose.get(number, 0.0) > _DOUBTFUL[0])
+        numbers.update(part.contrary)
         numbers.update(_nameless_before(part))
         if expected and not is_expected(expected, part.claim):
             numbers.update(page.number for page in part.pages)
@@ -334,10 +348,12 @@ def _nameless_before(part: Part) -> list[int]:
 def _patients(claims: Sequence[Claim | None]) -> list[int | None]:
     """Return a number for each patient of these; None: unknown, or like two that are not surely one."""
     named = {place: claim for place, claim in enumerate(claims) if claim is not None and claim.places}
-    same = {
-        place: [other for other, known in named.items() if likeness_across(claim, known) is Likeness.SAME]
-        for place, claim in named.items()
-    }
+    same: dict[int, list[int]] = {place: [] for place in named}
+    for first, second in combinations_with_replacement(named, 2):
+        if likeness_across(named[first], named[second]) is Likeness.SAME:
+            same[first].append(second)
+            if first != second:
+                same[second].append(first)
     numbers: list[int | None] = [None] * len(claims)
     for place, alike in same.items():
         if place in alike and all(other in same[one] for one in alike for other in alike):
@@ -440,7 +456,7 @@ def _document(
     if conflicts:
         doubts.append(BundleDoubt(reason=BundleDoubtReason.IDENTITY_CONFLICT, pages=tuple(conflicts)))
     low, high = _DOUBTFUL
-    unsure = [page for page, likely in part.loose.items() if likely > low]
+    unsure = [page for page, likely in part.loose.items() if likely > low or page in part.untied]
     unsure += [one.cut.page for one in (part, *following) if one.cut.probability < high]
     if unsure:
         doubts.append(BundleDoubt(reason=BundleDoubtReason.CUT, pages=tuple(sorted(unsure))))

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -40,6 +41,7 @@ from pecia_workers.media.pages import (
     VideoInfo,
 )
 from pecia_workers.media.pdf import PdfPages
+from pecia_workers.media.piles import PilePages
 
 _READS_LAYERS = importlib.util.find_spec("cv2") is not None
 """Whether OpenCV is there, which comes with pecia[cpu] and with vLLM."""
@@ -82,7 +84,7 @@ def load_page(
     The last file stays open in this process, so that a long document is not parsed again for every page.
     """
     with _bounded_memory():
-        source = _open_file.get(document, limits, password)
+        source, index = _page(document, index, limits, password)
         pixels = source.pixels(index)
         damage = source.damage if isinstance(source, PdfPages | TiffPages | ImagePages) else ()
         page = _with_damage(_prepared(source, index, pixels, plan), pixels, damage)
@@ -148,7 +150,8 @@ def page_pixels(
 ) -> NDArray[np.uint8]:
     """Decode one page (counted from 0) as the file has it, and do nothing else to it. Raises `MediaError`."""
     with _bounded_memory():
-        return _open_file.get(document, limits, password).pixels(index)
+        source, index = _page(document, index, limits, password)
+        return source.pixels(index)
 
 
 def page_pixels_and_dpi(
@@ -156,7 +159,7 @@ def page_pixels_and_dpi(
 ) -> tuple[NDArray[np.uint8], float | None]:
     """Decode one page as `page_pixels` does; return its resolution too if it is one of a PDF."""
     with _bounded_memory():
-        source = _open_file.get(document, limits, password)
+        source, index = _page(document, index, limits, password)
         return source.pixels(index), source.dpi(index) if isinstance(source, PdfPages) else None
 
 
@@ -208,8 +211,21 @@ _open_file = _OpenFile()
 atexit.register(_open_file.close)
 
 
-def _open_source(file: BinaryIO, limits: Limits, password: SecretStr | None) -> PageSource:
+def _page(
+    document: Document, index: int, limits: Limits, password: SecretStr | None
+) -> tuple[PageSource, int]:
+    """Return the file that has a page of the document, and which of its own that is."""
+    source = _open_file.get(document, limits, password)
+    return source.page(index) if isinstance(source, PilePages) else (source, index)
+
+
+def _open_source(
+    file: BinaryIO, limits: Limits, password: SecretStr | None, *, is_inner: bool = False
+) -> PageSource:
     media = _media_type(file, limits)
+    if media is MediaType.PILE and not is_inner:
+        opening = partial(_open_source, limits=limits, password=password, is_inner=True)
+        return PilePages(file, limits, opening)
     if media.is_video:
         found = "The file is a video: have it captioned (`caption`, `CaptionVideo`)."
         raise MediaError(FailureCode.UNSUPPORTED_TYPE, found)
@@ -217,6 +233,8 @@ def _open_source(file: BinaryIO, limits: Limits, password: SecretStr | None) -> 
         return PdfPages(file, limits, password)
     if media is MediaType.TIFF:
         return TiffPages(file, limits)
+    if media is MediaType.PILE:
+        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file is a pile in a pile.")
     if media is not MediaType.DICOM:
         return ImagePages(file, media, limits)
     try:
@@ -238,7 +256,7 @@ def _video_type(file: BinaryIO, limits: Limits) -> MediaType:
 
 
 def _media_type(file: BinaryIO, limits: Limits) -> MediaType:
-    limits.check_bytes(os.fstat(file.fileno()).st_size)
+    limits.check_bytes(file.seek(0, os.SEEK_END))
     file.seek(0)
     head = file.read(HEAD_BYTES)
     file.seek(0)

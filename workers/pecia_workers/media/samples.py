@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from pecia_schemas.bundles import DocumentKind
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 
@@ -197,6 +198,27 @@ def sample_document(kind: DocumentType, seed: int = 0) -> SampleDocument:
     )
 
 
+def sample_pile() -> SampleDocument:
+    """Return scans of three documents of two patients, with a separator sheet behind the first."""
+    (one,), (other,), (third,) = (
+        write(random.Random(name))  # noqa: S311  as above
+        for write, name in ((_prescription, "one"), (_diagnosis, "other"), (_diagnosis, "third"))
+    )
+    third[3:5] = one[3:5]  # the same patient
+    pages = (one, [Block("title", ("SEPARATOR",))], other, third)
+    return SampleDocument(
+        name="pile", document_type=DocumentType.MIXED, pages=tuple(draw_page(blocks) for blocks in pages)
+    )
+
+
+PILED: Final = (
+    ((1,), DocumentKind.PRESCRIPTION, 1),
+    ((3,), DocumentKind.DIAGNOSIS, 2),
+    ((4,), DocumentKind.DIAGNOSIS, 1),
+)
+"""What the documents of the pile are: pages, kind, patient."""
+
+
 def draw_page(blocks: Iterable[Block]) -> SamplePage:
     """Return the page with these blocks from top to bottom."""
     image = Image.new("RGB", _A4, _PAPER)
@@ -268,6 +290,8 @@ class Exhibit:
     """Its text, a form feed between pages; None for the unreadable document."""
     least: float = 0.99
     """Share of its characters that must be right."""
+    documents: tuple[tuple[tuple[int, ...], DocumentKind, int], ...] = ()
+    """Of a bundle its documents: pages, kind, patient."""
     misread: bool = False
     """Whether the engine is known to misread it: then the page has to need review."""
 
@@ -292,6 +316,7 @@ _SKETCHES: Final = (
     _Sketch("lab result", "lab.png", DocumentType.LAB_RESULT, 0, write_png, Lane.BULK),
     _Sketch("scan turned by 90°", "turned.jpg", DocumentType.DIAGNOSIS, 1, write_scan, Lane.NORMAL),
     _Sketch("damaged upload", "damaged.png", DocumentType.LAB_RESULT, 1, write_damaged_png, Lane.NORMAL),
+    _Sketch("pile of scans", "pile.pdf", DocumentType.MIXED, 0, write_pdf, Lane.NORMAL),
     _Sketch(
         "prescription, sent last", "prescription.png", DocumentType.PRESCRIPTION, 0, write_png, Lane.URGENT
     ),
@@ -302,7 +327,8 @@ def write_exhibits(directory: Path) -> list[Exhibit]:
     """Write those that the directory lacks; what stands there under such a name is left as it is."""
     exhibits = []
     for sketch in _SKETCHES:
-        document = sample_document(sketch.document_type, sketch.seed)
+        is_pile = sketch.document_type is DocumentType.MIXED
+        document = sample_pile() if is_pile else sample_document(sketch.document_type, sketch.seed)
         path = directory / sketch.name
         if not path.exists():
             sketch.write(document, path)
@@ -313,6 +339,7 @@ def write_exhibits(directory: Path) -> list[Exhibit]:
             document_type=sketch.document_type,
             lane=sketch.lane,
             text=None if sketch.write is write_damaged_png else text,
+            documents=PILED if is_pile else (),
         )
         exhibits.append(exhibit)
     return exhibits
