@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, FilePayload, Page, expect
 
 from pecia import ReadDocument, Verdict
 from pecia_schemas.blocks import Block, BlockKind, Cell, Source, Table
@@ -113,9 +113,8 @@ def test_files_that_are_sent_together_are_a_batch_which_says_what_is_to_review(
 ) -> None:
     fleet.answers(ReadDocument, pages=[read_page()], times=2)
     sign_in(page, gateway)
-    page.locator("#files").set_input_files(
-        [{"name": f"{name}.png", "mimeType": "image/png", "buffer": slip(name)} for name in "ab"]
-    )
+    files = [FilePayload(name=f"{name}.png", mimeType="image/png", buffer=slip(name)) for name in "ab"]
+    page.locator("#files").set_input_files(files)
     expect(page.get_by_role("status")).to_contain_text("2 of 2 sent")
     fleet.finish()
     submit(gateway, "night", ("c.png", slip("c")))
