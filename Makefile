@@ -126,7 +126,7 @@ site: $(VENV)/.dev  ## Build this version's documentation into docs/_build, or S
 
 lock:  ## Resolve constraints.txt anew (needs uv on the path)
 	uv pip compile --universal --python-version 3.11 --no-emit-index-url --no-header --no-annotate \
-		--extra workers --extra local --extra dicom --extra eval --extra gateway --extra korean --extra mcp --extra pdf --extra plot --extra otel --extra ray --extra witness --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
+		--extra workers --extra local --extra dicom --extra eval --extra fhir --extra gateway --extra korean --extra mcp --extra parquet --extra pdf --extra plot --extra otel --extra ray --extra witness --group dev --upgrade --quiet pyproject.toml --output-file constraints.txt
 
 clean:  ## Remove the virtual environment and every cache
 	rm -rf $(VENV) $(ENGINE_VENV) $(BENCH_VENV) dist build docs/_build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

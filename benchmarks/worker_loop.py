@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zmq
+import zmq.asyncio
 
 from harness.engines import CHECKPOINTS, checkpoint
 from harness.report import Report, Table, parser, spread
