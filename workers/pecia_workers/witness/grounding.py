@@ -1,9 +1,10 @@
 """A page's text compared with a witness of the same page: places for words and cells, doubts, and the verdict."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from pecia_schemas.blocks import (
 )
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.layout.lines import around, box_of, corners_of, middle, touch, words_of
+from pecia_workers.layout.values import bare
 from pecia_workers.witness.alignment import align, in_a_row
 from pecia_workers.witness.placement import misplaced, out_of_order
 from pecia_workers.witness.tokens import (
@@ -137,41 +139,63 @@ def grounded(page: Page, witness: WitnessText, unsure: frozenset[str] | None = N
     return page.model_copy(update={**update, "doubts": doubts, "verdict": verdict})
 
 
-def in_question(page: Page, witness: WitnessText) -> Iterator[Box]:
-    """Yield where the witness read what the page does not have, or not so, or may have lost what it has."""
-    compared, seen = _Compared(page.blocks, witness, None), witness.seen
-    to_seen, to_written = compared.aligned.to_seen, compared.aligned.to_written
-    doubtful = (
-        {one for one in compared.judged if not to_seen[one]} | compared.misplaced | compared.aligned.differs
-    )
-    others = {other for other, to in enumerate(to_written) if not to or doubtful.intersection(to)}
-    for tokens in compared.of_line.values():
-        for number, one in enumerate(tokens):
-            if one in doubtful and not to_seen[one]:  # it may be lost between those beside it
-                for beside in (tokens[:number][::-1], tokens[number + 1 :]):
-                    others.update(next((to_seen[other][:1] for other in beside if to_seen[other]), ()))
-    yield from (seen[other].origin for other in others)
+class Questions:
+    """What of a page and of what a witness read of it does not confirm the other."""
 
+    def __init__(self, page: Page, witness: WitnessText) -> None:
+        self._compared = _Compared(page.blocks, witness, None)
+        aligned = self._compared.aligned
+        lost = (one for one in self._compared.judged if not aligned.to_seen[one])
+        self._doubtful = {*lost, *self._compared.misplaced, *aligned.differs}
 
-def parts_in_question(page: Page, witness: WitnessText) -> Sequence[Box]:
-    """Return where a page's values, or several of its words in a row, may stand if the witness missed them."""
-    compared = _Compared(page.blocks, witness, None)
-    aligned, lines = compared.aligned, list(compared.of_line.values())
-    boxes = [compared.box(tokens) for tokens in lines]
-    parts: list[Box] = []
-    for number, tokens in enumerate(lines):
-        gone = [one for one in tokens if not aligned.to_seen[one] and witness.can_read(aligned.written[one])]
-        if len(gone) < _INVENTED_ROW and not any(aligned.written[one].is_value for one in gone):
-            continue
-        sides = boxes[:number][::-1], boxes[number + 1 :]
-        near = [boxes[number], *(next(filter(None, side), None) for side in sides)]
-        for box in filter(None, near[:1] if near[0] else near[1:]):
-            part = _grown(box, compared.letter_height)
-            while touched := [other for other in parts if touch(other, part)]:
-                parts = [other for other in parts if other not in touched]
-                part = around([part, *touched])
-            parts.append(part)
-    return parts
+    def words(self) -> Iterator[Box]:
+        """Yield where the witness read what the page does not have, or not so, or may have lost what it has."""
+        to_seen, to_written = self._compared.aligned.to_seen, self._compared.aligned.to_written
+        others = {other for other, to in enumerate(to_written) if not to or self._doubtful.intersection(to)}
+        for tokens in self._compared.of_line.values():
+            for number, one in enumerate(tokens):
+                if one in self._doubtful and not to_seen[one]:  # it may be lost between those beside it
+                    for beside in (tokens[:number][::-1], tokens[number + 1 :]):
+                        others.update(next((to_seen[other][:1] for other in beside if to_seen[other]), ()))
+        yield from (self._compared.witness.seen[other].origin for other in others)
+
+    def written(self) -> Iterator[str]:
+        """Yield the words of the page that are in question, those that stand in a row also as one."""
+        written = self._compared.aligned.written
+        for line, tokens in self._compared.of_line.items():
+            for run in in_a_row([one for one in tokens if one in self._doubtful]):
+                text, ends = self._compared.lines[line][1], (written[run[0]].start, written[run[-1]].end)
+                words = [bare(word) for word in _words_at(text, *ends)]
+                yield from (*words, *map(" ".join, pairwise(words)), " ".join(words))
+
+    def parts(self) -> Sequence[Box]:
+        """Return where a page's values, or several of its words in a row, may stand if the witness missed them.
+
+        Not of a word of which a part has a place: that is read again.
+        """
+        compared, aligned = self._compared, self._compared.aligned
+        lines = list(compared.of_line.values())
+        boxes = [compared.box(tokens) for tokens in lines]
+        parts: list[Box] = []
+        for number, tokens in enumerate(lines):
+            gone = [
+                one
+                for one in tokens
+                if not aligned.to_seen[one]
+                and compared.witness.can_read(aligned.written[one])
+                and not compared.is_of_placed_word(one)
+            ]
+            if len(gone) < _INVENTED_ROW and not any(aligned.written[one].is_value for one in gone):
+                continue
+            sides = boxes[:number][::-1], boxes[number + 1 :]
+            near = [boxes[number], *(next(filter(None, side), None) for side in sides)]
+            for box in filter(None, near[:1] if near[0] else near[1:]):
+                part = _grown(box, compared.letter_height)
+                while touched := [other for other in parts if touch(other, part)]:
+                    parts = [other for other in parts if other not in touched]
+                    part = around([part, *touched])
+                parts.append(part)
+        return parts
 
 
 def _grown(box: Box, height: float) -> Box:
@@ -224,7 +248,7 @@ class _Compared:
         self.of_line: dict[int, list[int]] = {}
         for one, token in enumerate(tokens):
             self.of_line.setdefault(token.line, []).append(one)
-        moved = set(self._reunite())
+        self._beside = dict(self._reunite())
         if unsure is not None and not witness.comparison.exact:
             self._trust(unsure)
         to_seen = self.aligned.to_seen
@@ -233,7 +257,9 @@ class _Compared:
             for one, token in enumerate(tokens)
             if to_seen[one] or (witness.can_read(token) and not self._is_lost_stroke(one))
         ]
-        self.misplaced = moved | set(self._misplaced())
+        self.misplaced = set(self._misplaced())
+        if self._untangle():
+            self.misplaced = set(self._misplaced())
         self.missing = list(self._missing())
         self.doubts = tuple(self._doubts())
 
@@ -241,6 +267,17 @@ class _Compared:
     def letter_height(self) -> float:
         """The usual height of a word of the witness; 0 if it has none."""
         return float(np.median([one.box.bottom - one.box.top for one in self.witness.seen] or [0]))
+
+    def is_of_placed_word(self, one: int) -> bool:
+        """Return whether a token beside it, with no space between, has a place."""
+        written = self.aligned.written
+        text = self.lines[written[one].line][1]
+        return any(
+            self.aligned.to_seen[first if second == one else second]
+            and written[first].line == written[second].line
+            and not re.search(r"\s", text[written[first].end : written[second].start])
+            for first, second in pairwise(range(max(0, one - 1), min(len(written), one + 2)))
+        )
 
     def _is_lost_stroke(self, one: int) -> bool:
         """Return whether it is the `l` of a unit, of which a recogniser that ends at the stroke says nothing."""
@@ -254,8 +291,8 @@ class _Compared:
             return False
         return self.witness.seen[aligned.to_seen[before][-1]].word.endswith("/")
 
-    def _reunite(self) -> Iterator[int]:
-        """Match equal unmatched tokens of both sides; yield values that then stand beside the rest of their line.
+    def _reunite(self) -> Iterator[tuple[int, Box]]:
+        """Match equal unmatched tokens of both sides; yield values, with the place of the rest of their line.
 
         A line of which most is left, and not all is there, may be made up: its common words are matched with nothing.
         """
@@ -273,8 +310,33 @@ class _Compared:
                 if places := free.get(aligned.written[one].key):
                     away = [_away(seen[other].box, around_it) for other in places]
                     aligned.match((one,), (places.pop(away.index(min(away))),))
-                    if min(away) and aligned.written[one].is_value:
-                        yield one
+                    if around_it and aligned.written[one].is_value:
+                        yield one, around_it
+
+    def _untangle(self) -> bool:
+        """Match values that are misplaced with their like in the row of the rest of their line, if there is one.
+
+        Rows of a table often have the same numbers: it must not have been taken by a value that stands well.
+        """
+        aligned, seen, moved = self.aligned, self.witness.seen, False
+        of_row: dict[tuple[int, str], list[int]] = {}
+        for other, there in enumerate(seen):
+            of_row.setdefault((there.row, there.token.key), []).append(other)
+        for one in sorted(self.misplaced):
+            rest = (
+                aligned.to_seen[beside] for beside in self.of_line[aligned.written[one].line] if beside != one
+            )
+            rows = Counter(seen[to[0]].row for to in rest if to).most_common(1)
+            for other in of_row.get((rows[0][0], aligned.written[one].key), ()) if rows else ():
+                taken, old = aligned.to_written[other], aligned.to_seen[one]
+                if len(old) == 1 and old != (other,) and len(taken) <= 1 and self.misplaced.issuperset(taken):
+                    aligned.to_written[old[0]] = ()
+                    for before in taken:
+                        aligned.match((before,), old)
+                    aligned.match((one,), (other,))
+                    moved = True
+                    break
+        return moved
 
     def _trust(self, unsure: frozenset[str]) -> None:
         """Match what differs in signs that look alike alone, where the model is sure of it and the witness is not."""
@@ -307,6 +369,7 @@ class _Compared:
 
     def _misplaced(self) -> Iterator[int]:
         rows = [one.row for one in self.witness.seen]
+        yield from (one for one, rest in self._beside.items() if (at := self.box([one])) and _away(at, rest))
         yield from out_of_order(self.aligned, self.of_line, rows)
         numbers = iter(range(len(self.lines)))
         for block in self.blocks:
