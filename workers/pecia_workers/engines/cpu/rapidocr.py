@@ -9,7 +9,6 @@ reading is in question.
 
 import importlib.util
 import math
-import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -99,11 +98,10 @@ _LEAST_SCORE_FAINT: Final = 0.5
 _SURE_WORD, _STRETCH = 0.8, 1.1
 """Confidence of a line's weakest word below which it is read again, made so much wider."""
 _SURE_SIGN: Final = 0.9
-_CLOSE: Final = 0.4
-"""Likeness of a word to what the page's text has, from which it may be that."""
-_MAY_BE: Final = 0.001
+_MOST_CLOSE, _CLOSE = 3, 0.4
+"""Of how many words of the page's text one may be any, and from which likeness."""
+_MAY_BE, _MAY_BE_COMMA = 0.001, 0.1
 """How likely that is to be, by the likeliest reading: what is not there has at most a third of it."""
-_POINTS: Final = re.compile(r"[.,](?=\d)")
 _MARGIN: Final = 0.3
 _TURNED: Final = 1.5
 """Height by width from which a piece is turned by a quarter."""
@@ -389,21 +387,27 @@ def _as_written(
     Raised signs are told apart by where they stand, not by this network.
     """
     read = bare(text)
-    near = get_close_matches(read, written, 1, _CLOSE)
+    near = get_close_matches(read, written, _MOST_CLOSE, _CLOSE)
     if not near or read in written or read != unicodedata.normalize("NFKC", read):
         return text, 1.0
     scores, signs, columns = _scores(by, picture)
     seen = text_of_characters(decoded(scores, signs, columns))
-    other = text.replace(read, unicodedata.normalize("NFKC", near[0]))
     classes = {sign: number for number, sign in enumerate(signs)}
-    likely, *rest = (
-        log_likelihood(scores, [classes[sign] for sign in one]) if classes.keys() >= set(one) else -math.inf
-        for one in (other, text, seen)
-    )
-    share = math.exp(min(0.0, likely - max(rest)))
-    # Blurred commas look like points, and both get lost: what is seen of them is there.
-    has_more = text.count(",") > other.count(",") or len(_POINTS.findall(text)) > len(_POINTS.findall(other))
-    return (text, 1.0) if has_more or share < _MAY_BE else (other, share)
+
+    def likelihood(one: str) -> float:
+        return (
+            log_likelihood(scores, [classes[sign] for sign in one])
+            if classes.keys() >= set(one)
+            else -math.inf
+        )
+
+    others = {text.replace(read, unicodedata.normalize("NFKC", one)) for one in near}
+    other = max(sorted(others), key=likelihood)
+    share = math.exp(min(0.0, likelihood(other) - max(likelihood(text), likelihood(seen))))
+    # A blurred comma looks like a point, and either gets lost: no point that is not seen, and no less of both, is true.
+    commas, points = (text.count(sign) - other.count(sign) for sign in ",.")
+    is_told = commas > 0 or points < 0 or commas + points > 0
+    return (text, 1.0) if is_told or share < (_MAY_BE_COMMA if commas else _MAY_BE) else (other, share)
 
 
 def _is_shape(piece: Line) -> bool:
