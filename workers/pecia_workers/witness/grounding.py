@@ -1,7 +1,6 @@
 """A page's text compared with a witness of the same page: places for words and cells, doubts, and the verdict."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -24,7 +23,6 @@ from pecia_schemas.blocks import (
 )
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.layout.lines import around, box_of, corners_of, middle, touch, words_of
-from pecia_workers.layout.values import bare
 from pecia_workers.witness.alignment import align, in_a_row
 from pecia_workers.witness.placement import misplaced, out_of_order
 from pecia_workers.witness.tokens import (
@@ -60,6 +58,7 @@ _UNKNOWN: Final = re.compile(
 """Letters of scripts that the CPU engine does not read."""
 _OXYGEN: Final = re.compile(r"\b(p|pC|[pP][aevt]C?|S[pavc]|Fi|etC)02\b")
 """Of which a recogniser takes the letter for a digit. `C02` and `S02` are codes of diagnoses, too."""
+_AROUND: Final = ".,;:!?()[]\"'\\*"
 _HANGUL: Final = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
 
 
@@ -165,7 +164,7 @@ class Questions:
         for line, tokens in self._compared.of_line.items():
             for run in in_a_row([one for one in tokens if one in self._doubtful]):
                 text, ends = self._compared.lines[line][1], (written[run[0]].start, written[run[-1]].end)
-                words = [bare(word) for word in _words_at(text, *ends)]
+                words = [word.strip(_AROUND) for word in _words_at(text, *ends)]
                 yield from (*words, *map(" ".join, pairwise(words)), " ".join(words))
 
     def parts(self) -> Sequence[Box]:
@@ -248,7 +247,7 @@ class _Compared:
         self.of_line: dict[int, list[int]] = {}
         for one, token in enumerate(tokens):
             self.of_line.setdefault(token.line, []).append(one)
-        self._beside = dict(self._reunite())
+        moved = set(self._reunite())
         if unsure is not None and not witness.comparison.exact:
             self._trust(unsure)
         to_seen = self.aligned.to_seen
@@ -257,9 +256,7 @@ class _Compared:
             for one, token in enumerate(tokens)
             if to_seen[one] or (witness.can_read(token) and not self._is_lost_stroke(one))
         ]
-        self.misplaced = set(self._misplaced())
-        if self._untangle():
-            self.misplaced = set(self._misplaced())
+        self.misplaced = moved | set(self._misplaced())
         self.missing = list(self._missing())
         self.doubts = tuple(self._doubts())
 
@@ -291,8 +288,8 @@ class _Compared:
             return False
         return self.witness.seen[aligned.to_seen[before][-1]].word.endswith("/")
 
-    def _reunite(self) -> Iterator[tuple[int, Box]]:
-        """Match equal unmatched tokens of both sides; yield values, with the place of the rest of their line.
+    def _reunite(self) -> Iterator[int]:
+        """Match equal unmatched tokens of both sides; yield values that then stand beside the rest of their line.
 
         A line of which most is left, and not all is there, may be made up: its common words are matched with nothing.
         """
@@ -310,33 +307,8 @@ class _Compared:
                 if places := free.get(aligned.written[one].key):
                     away = [_away(seen[other].box, around_it) for other in places]
                     aligned.match((one,), (places.pop(away.index(min(away))),))
-                    if around_it and aligned.written[one].is_value:
-                        yield one, around_it
-
-    def _untangle(self) -> bool:
-        """Match values that are misplaced with their like in the row of the rest of their line, if there is one.
-
-        Rows of a table often have the same numbers: it must not have been taken by a value that stands well.
-        """
-        aligned, seen, moved = self.aligned, self.witness.seen, False
-        of_row: dict[tuple[int, str], list[int]] = {}
-        for other, there in enumerate(seen):
-            of_row.setdefault((there.row, there.token.key), []).append(other)
-        for one in sorted(self.misplaced):
-            rest = (
-                aligned.to_seen[beside] for beside in self.of_line[aligned.written[one].line] if beside != one
-            )
-            rows = Counter(seen[to[0]].row for to in rest if to).most_common(1)
-            for other in of_row.get((rows[0][0], aligned.written[one].key), ()) if rows else ():
-                taken, old = aligned.to_written[other], aligned.to_seen[one]
-                if len(old) == 1 and old != (other,) and len(taken) <= 1 and self.misplaced.issuperset(taken):
-                    aligned.to_written[old[0]] = ()
-                    for before in taken:
-                        aligned.match((before,), old)
-                    aligned.match((one,), (other,))
-                    moved = True
-                    break
-        return moved
+                    if min(away) and aligned.written[one].is_value:
+                        yield one
 
     def _trust(self, unsure: frozenset[str]) -> None:
         """Match what differs in signs that look alike alone, where the model is sure of it and the witness is not."""
@@ -369,7 +341,6 @@ class _Compared:
 
     def _misplaced(self) -> Iterator[int]:
         rows = [one.row for one in self.witness.seen]
-        yield from (one for one, rest in self._beside.items() if (at := self.box([one])) and _away(at, rest))
         yield from out_of_order(self.aligned, self.of_line, rows)
         numbers = iter(range(len(self.lines)))
         for block in self.blocks:

@@ -6,7 +6,6 @@ from difflib import get_close_matches
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Standing
 from pecia_schemas.results import Page
 from pecia_workers.layout.lines import around, touch
-from pecia_workers.layout.values import bare
 from pecia_workers.protocol.base import Piece
 from pecia_workers.witness.grounding import Questions, WitnessText
 from pecia_workers.witness.leaves import with_grounded_fields
@@ -26,7 +25,7 @@ def pieces_in_question(page: Page, witness: WitnessText, pieces: Sequence[Piece]
     leaves = with_grounded_fields(page, witness).grounding if page.fields else ()
     others = [place.box for leaf in leaves if leaf.standing is Standing.DIFFERS for place in leaf.places]
     words.update(seen.origin for seen in witness.seen if any(touch(seen.box, other) for other in others))
-    read = {seen.origin: bare(seen.word) for seen in witness.seen}
+    read = {seen.origin: seen.word for seen in witness.seen}
     again = (piece for piece in pieces if words.intersection(piece.words))
     return (
         *(_held_against(piece, written, [read.get(box, "") for box in piece.words]) for piece in again),

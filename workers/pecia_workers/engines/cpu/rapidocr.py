@@ -50,7 +50,6 @@ from pecia_workers.layout.glyph_shapes import enlarged, glyphs, with_spaces_of_d
 from pecia_workers.layout.ink import strengthened
 from pecia_workers.layout.lines import box_of, corners_of, joined
 from pecia_workers.layout.order import Boxes
-from pecia_workers.layout.values import bare
 from pecia_workers.protocol.base import Piece
 
 Quad = NDArray[np.float32]
@@ -98,6 +97,7 @@ _LEAST_SCORE_FAINT: Final = 0.5
 _SURE_WORD, _STRETCH = 0.8, 1.1
 """Confidence of a line's weakest word below which it is read again, made so much wider."""
 _SURE_SIGN: Final = 0.9
+_AROUND: Final = ".,;:!?()[]\"'*"
 _MOST_CLOSE, _CLOSE = 3, 0.4
 """Of how many words of the page's text one may be any, and from which likeness."""
 _MAY_BE, _MAY_BE_COMMA = 0.001, 0.1
@@ -386,7 +386,7 @@ def _as_written(
 
     Raised signs are told apart by where they stand, not by this network.
     """
-    read = bare(text)
+    read = text.strip(_AROUND)
     near = get_close_matches(read, written, _MOST_CLOSE, _CLOSE)
     if not near or read in written or read != unicodedata.normalize("NFKC", read):
         return text, 1.0
