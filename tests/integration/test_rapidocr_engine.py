@@ -13,11 +13,11 @@ import numpy as np
 import psutil
 import pytest
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from pydantic import TypeAdapter
 
 from pecia.evaluation.numbers import compared
-from pecia_schemas.blocks import DoubtReason, text_of
+from pecia_schemas.blocks import Box, DoubtReason, text_of
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
@@ -27,12 +27,13 @@ from pecia_workers.media import frames
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits
 from pecia_workers.media.samples import WRITERS, accuracy, sample_document, write_scan
-from pecia_workers.protocol.base import EngineError, EngineRequest, Generation
+from pecia_workers.protocol.base import EngineError, EngineRequest, Generation, Piece
 from pecia_workers.reading.ladder import judged
 from tests.shared.command import ran
 from tests.shared.exact_pages import table_in_a_column
 from tests.shared.forking import forked_for
 from tests.shared.limits import WAIT_S
+from tests.shared.ocr import witness_process
 from tests.shared.value_pages import value_pages
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
@@ -283,6 +284,36 @@ def printed(shape: tuple[int, int], *, size: int, pitch: int, lines: int) -> tup
 
 
 @pytest.mark.usefixtures("own_templates")
+def test_blurred_numbers_are_what_the_text_has_unless_their_ink_says_otherwise() -> None:
+    numbers = [f"{thousands},{100 + 37 * thousands % 900}" for thousands in range(3, 83, 2)]
+    image = Image.new("RGB", (900, 700), "white")
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(15)
+    boxes = []
+    for number, text in enumerate(numbers):
+        at = 60 + number % 5 * 160, 40 + number // 5 * 80
+        draw.text(at, text, fill="black", font=font)
+        left, top, right, bottom = map(round, draw.textbbox(at, text, font=font))
+        boxes.append(Box(left=left - 4, top=top - 4, right=right + 4, bottom=bottom + 4))
+    pixels = np.asarray(image.filter(ImageFilter.GaussianBlur(1.0)))
+
+    with witness_process() as (_, read_again):
+
+        def taken(texts: list[str]) -> int:
+            pieces = [
+                Piece(corners=corners(box), words=(box,), written=(text,))
+                for box, text in zip(boxes, texts, strict=True)
+            ]
+            return sum(map(operator.eq, (line.text for line in read_again(pixels, pieces)), texts))
+
+        wrong = [f"{text[:-1]}{(int(text[-1]) + 3) % 10}" for text in numbers]
+        assert taken(numbers) >= 0.9 * len(numbers)
+        assert taken(wrong) == 0
+
+
+def corners(box: Box) -> tuple[float, ...]:
+    return box.left, box.top, box.right, box.top, box.right, box.bottom, box.left, box.bottom
+
+
 async def test_a_process_killed_at_work_fails_only_its_own_page() -> None:
     page = np.array(sample_document(DocumentType.CHART).pages[0].image)
     engine = create_engine(WorkerSettings(engine_processes=2))

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
 
-from pecia_workers.engines.cpu.ctc import decoded
+from pecia_workers.engines.cpu.ctc import decoded, log_likelihood
 
 SIGNS = ("blank", "1", "I", " ")
 
@@ -26,3 +26,13 @@ def test_the_same_sign_behind_an_empty_column_is_a_second_one_and_a_space_stands
     assert "".join(sign.text for sign in found) == "11 I"
     assert found[2].middle == -1.0
     assert decoded(columns(empty, empty), SIGNS, 2) == []
+
+
+def test_a_reading_is_as_likely_as_all_ways_of_the_columns_to_hold_it() -> None:
+    scores = columns({"1": 0.6, "I": 0.3, "blank": 0.1}, {"1": 0.5, "blank": 0.5})
+    one = 0.6 * 0.5 + 0.6 * 0.5 + 0.1 * 0.5  # in both columns, in the first, in the second
+    assert log_likelihood(scores, [1]) == pytest.approx(np.log(one))
+    assert log_likelihood(scores, [2, 1]) == pytest.approx(np.log(0.3 * 0.5))
+    twice = columns({"1": 0.9}, {"blank": 0.8}, {"1": 0.7})
+    assert log_likelihood(twice, [1, 1]) == pytest.approx(np.log(0.9 * 0.8 * 0.7))
+    assert log_likelihood(twice, []) < np.log(1e-6)

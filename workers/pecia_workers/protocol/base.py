@@ -179,6 +179,8 @@ class Piece(Stored):
     """Those that were read there."""
     is_gap: bool = False
     """Whether text was missed there: it is to be found beside the words."""
+    written: tuple[str, ...] = ()
+    """What the page's text has that is like a word of these: the word says so where its ink may as well be that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Final
 
 import numpy as np
@@ -58,6 +58,7 @@ _UNKNOWN: Final = re.compile(
 """Letters of scripts that the CPU engine does not read."""
 _OXYGEN: Final = re.compile(r"\b(p|pC|[pP][aevt]C?|S[pavc]|Fi|etC)02\b")
 """Of which a recogniser takes the letter for a digit. `C02` and `S02` are codes of diagnoses, too."""
+_AROUND: Final = ".,;:!?()[]\"'\\*"
 _HANGUL: Final = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
 
 
@@ -137,41 +138,63 @@ def grounded(page: Page, witness: WitnessText, unsure: frozenset[str] | None = N
     return page.model_copy(update={**update, "doubts": doubts, "verdict": verdict})
 
 
-def in_question(page: Page, witness: WitnessText) -> Iterator[Box]:
-    """Yield where the witness read what the page does not have, or not so, or may have lost what it has."""
-    compared, seen = _Compared(page.blocks, witness, None), witness.seen
-    to_seen, to_written = compared.aligned.to_seen, compared.aligned.to_written
-    doubtful = (
-        {one for one in compared.judged if not to_seen[one]} | compared.misplaced | compared.aligned.differs
-    )
-    others = {other for other, to in enumerate(to_written) if not to or doubtful.intersection(to)}
-    for tokens in compared.of_line.values():
-        for number, one in enumerate(tokens):
-            if one in doubtful and not to_seen[one]:  # it may be lost between those beside it
-                for beside in (tokens[:number][::-1], tokens[number + 1 :]):
-                    others.update(next((to_seen[other][:1] for other in beside if to_seen[other]), ()))
-    yield from (seen[other].origin for other in others)
+class Questions:
+    """What of a page and of what a witness read of it does not confirm the other."""
 
+    def __init__(self, page: Page, witness: WitnessText) -> None:
+        self._compared = _Compared(page.blocks, witness, None)
+        aligned = self._compared.aligned
+        lost = (one for one in self._compared.judged if not aligned.to_seen[one])
+        self._doubtful = {*lost, *self._compared.misplaced, *aligned.differs}
 
-def parts_in_question(page: Page, witness: WitnessText) -> Sequence[Box]:
-    """Return where a page's values, or several of its words in a row, may stand if the witness missed them."""
-    compared = _Compared(page.blocks, witness, None)
-    aligned, lines = compared.aligned, list(compared.of_line.values())
-    boxes = [compared.box(tokens) for tokens in lines]
-    parts: list[Box] = []
-    for number, tokens in enumerate(lines):
-        gone = [one for one in tokens if not aligned.to_seen[one] and witness.can_read(aligned.written[one])]
-        if len(gone) < _INVENTED_ROW and not any(aligned.written[one].is_value for one in gone):
-            continue
-        sides = boxes[:number][::-1], boxes[number + 1 :]
-        near = [boxes[number], *(next(filter(None, side), None) for side in sides)]
-        for box in filter(None, near[:1] if near[0] else near[1:]):
-            part = _grown(box, compared.letter_height)
-            while touched := [other for other in parts if touch(other, part)]:
-                parts = [other for other in parts if other not in touched]
-                part = around([part, *touched])
-            parts.append(part)
-    return parts
+    def words(self) -> Iterator[Box]:
+        """Yield where the witness read what the page does not have, or not so, or may have lost what it has."""
+        to_seen, to_written = self._compared.aligned.to_seen, self._compared.aligned.to_written
+        others = {other for other, to in enumerate(to_written) if not to or self._doubtful.intersection(to)}
+        for tokens in self._compared.of_line.values():
+            for number, one in enumerate(tokens):
+                if one in self._doubtful and not to_seen[one]:  # it may be lost between those beside it
+                    for beside in (tokens[:number][::-1], tokens[number + 1 :]):
+                        others.update(next((to_seen[other][:1] for other in beside if to_seen[other]), ()))
+        yield from (self._compared.witness.seen[other].origin for other in others)
+
+    def written(self) -> Iterator[str]:
+        """Yield the words of the page that are in question, those that stand in a row also as one."""
+        written = self._compared.aligned.written
+        for line, tokens in self._compared.of_line.items():
+            for run in in_a_row([one for one in tokens if one in self._doubtful]):
+                text, ends = self._compared.lines[line][1], (written[run[0]].start, written[run[-1]].end)
+                words = [word.strip(_AROUND) for word in _words_at(text, *ends)]
+                yield from (*words, *map(" ".join, pairwise(words)), " ".join(words))
+
+    def parts(self) -> Sequence[Box]:
+        """Return where a page's values, or several of its words in a row, may stand if the witness missed them.
+
+        Not of a word of which a part has a place: that is read again.
+        """
+        compared, aligned = self._compared, self._compared.aligned
+        lines = list(compared.of_line.values())
+        boxes = [compared.box(tokens) for tokens in lines]
+        parts: list[Box] = []
+        for number, tokens in enumerate(lines):
+            gone = [
+                one
+                for one in tokens
+                if not aligned.to_seen[one]
+                and compared.witness.can_read(aligned.written[one])
+                and not compared.is_of_placed_word(one)
+            ]
+            if len(gone) < _INVENTED_ROW and not any(aligned.written[one].is_value for one in gone):
+                continue
+            sides = boxes[:number][::-1], boxes[number + 1 :]
+            near = [boxes[number], *(next(filter(None, side), None) for side in sides)]
+            for box in filter(None, near[:1] if near[0] else near[1:]):
+                part = _grown(box, compared.letter_height)
+                while touched := [other for other in parts if touch(other, part)]:
+                    parts = [other for other in parts if other not in touched]
+                    part = around([part, *touched])
+                parts.append(part)
+        return parts
 
 
 def _grown(box: Box, height: float) -> Box:
@@ -241,6 +264,17 @@ class _Compared:
     def letter_height(self) -> float:
         """The usual height of a word of the witness; 0 if it has none."""
         return float(np.median([one.box.bottom - one.box.top for one in self.witness.seen] or [0]))
+
+    def is_of_placed_word(self, one: int) -> bool:
+        """Return whether a token beside it, with no space between, has a place."""
+        written = self.aligned.written
+        text = self.lines[written[one].line][1]
+        return any(
+            self.aligned.to_seen[first if second == one else second]
+            and written[first].line == written[second].line
+            and not re.search(r"\s", text[written[first].end : written[second].start])
+            for first, second in pairwise(range(max(0, one - 1), min(len(written), one + 2)))
+        )
 
     def _is_lost_stroke(self, one: int) -> bool:
         """Return whether it is the `l` of a unit, of which a recogniser that ends at the stroke says nothing."""

@@ -1,25 +1,44 @@
 """What a witness read at a glance and is in question, read again with more care."""
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Standing
 from pecia_schemas.results import Page
 from pecia_workers.layout.lines import around, touch
 from pecia_workers.protocol.base import Piece
-from pecia_workers.witness.grounding import WitnessText, in_question, parts_in_question
+from pecia_workers.witness.grounding import Questions, WitnessText
 from pecia_workers.witness.leaves import with_grounded_fields
+
+_MOST, _CLOSE = 3, 0.4
+"""How many words of a page a word of the witness may be, and from which likeness."""
 
 
 def pieces_in_question(page: Page, witness: WitnessText, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     """Return what differs from a page's text or fields, or has nothing like it there, and where text may be missed."""
-    words, gaps = set[Box](), list[Piece]()
+    words, written, gaps = set[Box](), list[str](), list[Piece]()
     if page.source not in (Source.LAYER, Source.BOTH):
-        words.update(in_question(page, witness))
-        gaps += (_gap(box, pieces) for box in parts_in_question(page, witness))
+        questions = Questions(page, witness)
+        words.update(questions.words())
+        written += sorted({*questions.written()})
+        gaps += (_gap(box, pieces) for box in questions.parts())
     leaves = with_grounded_fields(page, witness).grounding if page.fields else ()
     others = [place.box for leaf in leaves if leaf.standing is Standing.DIFFERS for place in leaf.places]
     words.update(seen.origin for seen in witness.seen if any(touch(seen.box, other) for other in others))
-    return (*(piece for piece in pieces if words.intersection(piece.words)), *gaps)
+    read = {seen.origin: seen.word for seen in witness.seen}
+    again = (piece for piece in pieces if words.intersection(piece.words))
+    return (
+        *(_held_against(piece, written, [read.get(box, "") for box in piece.words]) for piece in again),
+        *gaps,
+    )
+
+
+def _held_against(piece: Piece, written: Sequence[str], read: Sequence[str]) -> Piece:
+    """Return a piece with those words of the page that are like what was read there."""
+    near = {
+        word for text in (*read, " ".join(read)) for word in get_close_matches(text, written, _MOST, _CLOSE)
+    }
+    return piece.model_copy(update={"written": tuple(sorted(near))})
 
 
 def _gap(part: Box, pieces: Sequence[Piece]) -> Piece:

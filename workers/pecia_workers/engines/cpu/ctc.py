@@ -15,6 +15,8 @@ from pecia_workers.layout.characters import Character
 
 _NONE: Final = 0
 """The class of a column in which no character is."""
+_LEAST: Final = 1e-9
+"""Of a probability, so that no single column excludes a character."""
 
 
 def decoded(scores: NDArray[np.float32], signs: Sequence[str], columns: float) -> list[Character]:
@@ -40,3 +42,17 @@ def decoded(scores: NDArray[np.float32], signs: Sequence[str], columns: float) -
             Character(signs[sign], place, min(1.0, confidence), signs[rival], min(1.0, float(peaks[rival])))
         )
     return found
+
+
+def log_likelihood(scores: NDArray[np.float32], classes: Sequence[int]) -> float:
+    """Return how likely these characters are, each by its class, over all ways in which the columns may hold them."""
+    states = np.array([_NONE, *(one for sign in classes for one in (sign, _NONE))])
+    may_skip = np.zeros(len(states), np.bool_)  # a blank between two characters, unless they are the same
+    may_skip[2:] = states[2:] != states[:-2]
+    logs = np.log(np.maximum(scores[:, states], _LEAST)).astype(np.float64)
+    reached = np.full(len(states) + 2, -np.inf)  # after two that are never reached
+    reached[2] = 0.0
+    for log in logs:
+        skipped = np.where(may_skip, reached[:-2], -np.inf)
+        reached[2:] = np.logaddexp(np.logaddexp(reached[2:], reached[1:-1]), skipped) + log
+    return float(np.logaddexp(reached[-1], reached[-2]))

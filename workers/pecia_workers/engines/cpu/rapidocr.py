@@ -8,8 +8,11 @@ reading is in question.
 """
 
 import importlib.util
+import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +28,7 @@ from rapidocr import RapidOCR
 from rapidocr.utils.process_img import get_rotate_crop_image
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Word
-from pecia_workers.engines.cpu.ctc import decoded
+from pecia_workers.engines.cpu.ctc import decoded, log_likelihood
 from pecia_workers.engines.cpu.ocr_engine import PageRead, PageReader, page_read
 from pecia_workers.engines.cpu.show_through import BackOfPage
 from pecia_workers.layout.alike import calibration, confirmed, settled
@@ -93,6 +96,11 @@ _LEAST_SCORE_FAINT: Final = 0.5
 _SURE_WORD, _STRETCH = 0.8, 1.1
 """Confidence of a line's weakest word below which it is read again, made so much wider."""
 _SURE_SIGN: Final = 0.9
+_AROUND: Final = ".,;:!?()[]\"'*"
+_MOST_CLOSE, _CLOSE = 3, 0.4
+"""Of how many words of the page's text one may be any, and from which likeness."""
+_MAY_BE, _MAY_BE_COMMA = 0.001, 0.1
+"""How likely that is to be, by the likeliest reading: what is not there has at most a third of it."""
 _MARGIN: Final = 0.3
 _TURNED: Final = 1.5
 """Height by width from which a piece is turned by a quarter."""
@@ -247,7 +255,7 @@ def read_pieces(pixels: NDArray[np.uint8], pieces: Sequence[Piece]) -> PageRead:
     for piece in pieces:
         quad = np.array(piece.corners, np.float32).reshape(4, 2)
         quads = _missed_in(by, bgr, _box(quad), piece.words) if piece.is_gap else [quad]
-        read = [line for one in quads if (line := _line(by, _ways_up(one), bgr, least, {}))]
+        read = [line for one in quads if (line := _line(by, _ways_up(one), bgr, least, {}, piece.written))]
         lines.append(joined(read) if read else Line(text="", box=_box(quad)))
     block = Block(kind=BlockKind.TEXT, text="", lines=tuple(lines), source=Source.OCR)
     return PageRead(blocks=(block,), coverage=None, doubts=())
@@ -321,12 +329,17 @@ def _detect(by: _Networks, bgr: NDArray[np.uint8], side: int) -> list[Quad]:
     return [] if found.boxes is None else list((found.boxes * (shape / size)).astype(np.float32))
 
 
-def _line(
-    by: _Networks, quads: Sequence[Quad], bgr: NDArray[np.uint8], least: float, others: dict[Box, str]
+def _line(  # noqa: PLR0917  a step of one function
+    by: _Networks,
+    quads: Sequence[Quad],
+    bgr: NDArray[np.uint8],
+    least: float,
+    others: dict[Box, str],
+    written: Sequence[str] = (),
 ) -> Line | None:
     """Return the text in one of these; None if there is none, or the engine is less sure of it than `least`.
 
-    What else its words may be is noted in `others`.
+    What else its words may be is noted in `others`. `written`: what some of them are to be held against.
     """
     crops = [(get_rotate_crop_image(bgr, quad), quad) for quad in quads]
     found = [(_read(by, crop), crop, quad) for crop, quad in crops]
@@ -357,11 +370,43 @@ def _line(
         start, end = max(0.0, first - half), min(1.0, last + half)
         part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
         box = _box(np.array(part))
-        words.append(Word(text=read.text, box=box, confidence=read.confidence))
+        text, share = _as_written(by, read.text, enlarged(line, signs, there, crop), written)
+        words.append(Word(text=text, box=box, confidence=read.confidence * share))
         if read.other:
             others[box] = read.other
     text, confidence = " ".join(word.text for word in words), min(1.0, score)
     return Line(text=text, box=_box(quad), confidence=confidence, words=tuple(words)) if words else None
+
+
+def _as_written(
+    by: _Networks, text: str, picture: NDArray[np.uint8], written: Sequence[str]
+) -> tuple[str, float]:
+    """Return a word as the page's text has it, if its ink may as well be that; and how likely that is by the likeliest.
+
+    Raised signs are told apart by where they stand, not by this network.
+    """
+    read = text.strip(_AROUND)
+    near = get_close_matches(read, written, _MOST_CLOSE, _CLOSE)
+    if not near or read in written or read != unicodedata.normalize("NFKC", read):
+        return text, 1.0
+    scores, signs, columns = _scores(by, picture)
+    seen = text_of_characters(decoded(scores, signs, columns))
+    classes = {sign: number for number, sign in enumerate(signs)}
+
+    def likelihood(one: str) -> float:
+        return (
+            log_likelihood(scores, [classes[sign] for sign in one])
+            if classes.keys() >= set(one)
+            else -math.inf
+        )
+
+    others = {text.replace(read, unicodedata.normalize("NFKC", one)) for one in near}
+    other = max(sorted(others), key=likelihood)
+    share = math.exp(min(0.0, likelihood(other) - max(likelihood(text), likelihood(seen))))
+    # A blurred comma looks like a point, and either gets lost: no point that is not seen, and no less of both, is true.
+    commas, points = (text.count(sign) - other.count(sign) for sign in ",.")
+    is_told = commas > 0 or points < 0 or commas + points > 0
+    return (text, 1.0) if is_told or share < (_MAY_BE_COMMA if commas else _MAY_BE) else (other, share)
 
 
 def _is_shape(piece: Line) -> bool:
@@ -371,12 +416,17 @@ def _is_shape(piece: Line) -> bool:
 
 def _read(by: _Networks, crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
     """Return the characters of a line, each seen in one of the columns into which it is cut, and its confidence."""
+    characters = decoded(*_scores(by, crop))
+    return characters, float(np.mean([one.confidence for one in characters])) if characters else 0.0
+
+
+def _scores(by: _Networks, crop: NDArray[np.uint8]) -> tuple[NDArray[np.float32], Sequence[str], float]:
+    """Return what the network says of the columns of a line, of which signs, and over how many the line stretches."""
     recogniser = by.model.text_rec
     ratio = crop.shape[1] / crop.shape[0]
     widest = max(ratio, _NARROWEST)
     scores = recogniser.session(recogniser.resize_norm_img(crop, widest)[np.newaxis])[0]
-    characters = decoded(scores, recogniser.postprocess_op.character, len(scores) * ratio / widest)
-    return characters, float(np.mean([one.confidence for one in characters])) if characters else 0.0
+    return scores, recogniser.postprocess_op.character, len(scores) * ratio / widest
 
 
 def _read_mirrored(by: _Networks, quad: Quad, bgr: NDArray[np.uint8]) -> tuple[str, float]:
