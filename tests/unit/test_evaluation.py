@@ -160,7 +160,7 @@ def test_a_bundle_is_measured_by_its_cuts_kinds_and_patients(lay: Callable[..., 
 
     def scored(*parts: DocumentPart) -> dict[str, object]:
         with FakeFleet() as fleet:
-            pages = [page(number, text="text") for number in range(1, 6)]
+            pages = tuple(page(number, text="text") for number in range(1, 6))
             fleet.answers(ReadBundle, Bundle(pages=pages, split=Split(documents=parts)))
             found = report([shown], hand_over(fleet.client(), [shown]).wait())
         assert Report.model_validate_json(found.model_dump_json(exclude={"kinds", "bundled"})) == found

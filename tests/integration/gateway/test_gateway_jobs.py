@@ -17,7 +17,7 @@ from pecia import Bundle, Client, Document, FailureCode, GatewayUnavailableError
 from pecia.bundles import Layout, save_documents
 from pecia.gateway.announcements import SharedAnnouncements
 from pecia_schemas import redis_connections
-from pecia_schemas.bundles import BundleDoubt, Cut, DocumentPart, Split
+from pecia_schemas.bundles import BundleDoubt, BundleDoubtReason, Cut, DocumentKind, DocumentPart, Split
 from pecia_schemas.media import MediaType
 from pecia_schemas.piles import members
 from tests.shared import bundle_files, http_doubles
@@ -258,13 +258,18 @@ def test_a_number_of_seconds_is_a_distance_from_now(fleet: RealFleet, gateway: G
 def test_a_document_of_a_bundle_is_drawn_alone_but_none_in_conflict(
     fleet: RealFleet, gateway: Gateway, tmp_path: Path
 ) -> None:
-    cut, doubt = Cut(page=1, probability=1), BundleDoubt(reason="identity_conflict", pages=(3,))
+    cut, doubt = (
+        Cut(page=1, probability=1),
+        BundleDoubt(reason=BundleDoubtReason.IDENTITY_CONFLICT, pages=(3,)),
+    )
     parts = [
-        DocumentPart(number=number, pages=pages, cut=cut, kind="other", kind_probability=1, doubts=doubts)
+        DocumentPart(
+            number=number, pages=pages, cut=cut, kind=DocumentKind.OTHER, kind_probability=1, doubts=doubts
+        )
         for number, pages, doubts in ((1, (1, 2), ()), (2, (3,), (doubt,)), (3, (4,), ()))
     ]
     pages = [page(number, text=f"page {number}") for number in range(1, 5)]
-    fleet.answers(ReadBundle, Bundle(pages=pages, split=Split(documents=parts)))
+    fleet.answers(ReadBundle, Bundle(pages=tuple(pages), split=Split(documents=tuple(parts))))
     _, key = gateway.key()
     (job,) = submitted(gateway.showing(key), bundle_files.three_documents(), task={"kind": "bundle.read"})
     fleet.finish(UUID(job["id"]))
