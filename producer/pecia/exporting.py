@@ -109,6 +109,12 @@ class Place:
         with _answering():
             return bytes(self._store.get(self._prefix + name).bytes())
 
+    def below(self, folder: str) -> Iterator[str]:
+        """Yield the paths of the files below a folder, in no order."""
+        with _answering():
+            for found in self._store.list(f"{self._prefix}{folder}/"):
+                yield from (one["path"] for one in found)
+
     def parts(self) -> Iterator[tuple[str, bytes]]:
         """Yield the parts of the manifest, in no order."""
         with _answering():

@@ -5,8 +5,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -18,11 +18,13 @@ from typer import Argument, BadParameter, Option
 
 from pecia import arguments
 from pecia.cli import endings, inbox, output, reading, values
+from pecia.cli.bucket import BucketWatch, Report
 from pecia.cli.endings import Ending
 from pecia.cli.inbox import Entry, Journal, Stillness
 from pecia.cli.results import Delivery
 from pecia.cli.watching import unserved_reported
 from pecia.client import Client
+from pecia.configuration import resolve
 from pecia.errors import (
     AccessError,
     IdempotencyConflictError,
@@ -58,7 +60,7 @@ class FolderOptions:
     """Which files are read, and where they and their results go."""
 
     out: Annotated[
-        Path | None,
+        str | None,
         Option(
             "--out", metavar="DIR", help="Where results go. Default: beside their documents, in DIR/done."
         ),
@@ -73,7 +75,7 @@ class FolderOptions:
         ),
     ] = False
     failed: Annotated[
-        Path | None,
+        str | None,
         Option(metavar="DIR", help="Where documents go that failed, with the reason. Default: DIR/failed."),
     ] = None
     recursive: Annotated[bool, Option("--recursive", help="Read documents in subfolders, too.")] = False
@@ -106,10 +108,10 @@ class Places:
     def of(cls, folder: Path, options: FolderOptions) -> "Places":
         """Return the places that the options name. Raises `typer.BadParameter`."""
         done = None if options.keep else folder / "done"
-        out = options.out or done or folder
+        out = Path(options.out) if options.out else done or folder
         if done and out.resolve() == folder.resolve():
             raise BadParameter("results would be read as documents there: add --keep", param_hint="--out")
-        failed = options.failed or folder / "failed"
+        failed = Path(options.failed) if options.failed else folder / "failed"
         if failed.resolve() == folder.resolve():
             raise BadParameter("documents would be read again there", param_hint="--failed")
         return cls(folder=folder, done=done, failed=failed, out=out, form=options.form)
@@ -146,7 +148,7 @@ class Watch:
     journal: Journal
     stillness: Stillness
     recursive: bool
-    report: Callable[[Entry, AnyJob | None, Path | None, Failure | str | None], None]
+    report: Report
     waiting: bool = True
     """Whether files are there that are not whole or not taken yet."""
     jobs: dict[str, AnyJob] = field(default_factory=dict)
@@ -314,7 +316,7 @@ class Watch:
         else:
             self.journal.write([replace(entry, kept=True)])
         self.jobs.pop(entry.name, None)
-        self.report(entry, job, result, why)
+        self.report(entry.name, job, str(result) if result else None, why)
 
 
 def _move(source: Path, target: Path) -> None:
@@ -388,7 +390,7 @@ def _polled(seconds: float, stop: Event) -> Iterator[bool]:
         stop.wait(min(seconds, _TICK_S))
 
 
-def _run(watch: Watch, looks: Iterator[bool], *, polls: bool, once: bool) -> None:
+def _run(watch: Watch | BucketWatch, looks: Iterator[bool], *, polls: bool, once: bool) -> None:
     """Search, submit and save until it is stopped, or with `once` until all is done."""
     complained, searched, paused = "", 0.0, 0.0
     for changed in looks:
@@ -429,27 +431,25 @@ def _trouble(error: Exception) -> str:
 
 @values.grouped
 def watch_folder(
-    folder: Annotated[Path, Argument(metavar="DIR", help="A folder; what is put there is read.")],
+    where: Annotated[
+        str, Argument(metavar="DIR", help="A folder, or s3://bucket/prefix; what is put there is read.")
+    ],
     *,
     priority: reading.Priority = Lane.NORMAL,
     reading_options: reading.ReadingOptions,
     writing: reading.WritingOptions,
     jobs: reading.JobOptions,
-    where: FolderOptions,
+    places: FolderOptions,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each document.")] = False,
     quiet: Annotated[bool, Option("--quiet", help="Print nothing of a document, as for a log.")] = False,
 ) -> None:
     """Read each document that is put into a folder, once, until Ctrl-C or SIGTERM.
 
     A file is read once it is whole. Then it and its result are in DIR/done; with --keep it stays where it is. What
-    fails is in DIR/failed, with the reason. Example: `pecia watch-folder inbox/ --recursive --format markdown`
+    fails is in DIR/failed, with the reason. Objects of a bucket stay; it is listed every 30 s, or --poll. Example:
+    `pecia watch-folder inbox/ --recursive --format markdown`
     """
-    if in_bucket(str(folder)):
-        raise BadParameter("a bucket is not watched: `pecia backfill` can be repeated", param_hint="DIR")
-    if not folder.is_dir():
-        raise BadParameter(f"there is no folder '{folder}'", param_hint="DIR")
-    places = Places.of(folder, where)
-    Delivery(form=where.form, target=f"{places.out}{os.sep}").check({ReadDocument.kind}, 1)
+    Delivery(form=places.form, target=f"{where}{os.sep}").check({ReadDocument.kind}, 1)
     task = reading_options.task(writing, cache=not jobs.no_cache)
     options = {
         "priority": priority,
@@ -459,45 +459,60 @@ def watch_folder(
     }
     ending = Ending.DONE
 
-    def report(entry: Entry, job: AnyJob | None, result: Path | None, why: Failure | str | None) -> None:
+    def report(name: str, job: AnyJob | None, result: str | None, why: Failure | str | None) -> None:
         nonlocal ending
         if why is not None or (job and job.state is not JobState.SUCCEEDED):
             ending = Ending.FAILED
         if not quiet:
-            _report(entry, job, result, why, as_json=as_json)
+            _report(name, job, result, why, as_json=as_json)
 
-    with _stopping() as stop, Client() as client, Journal.open(folder) as journal:
-        watch = Watch(
-            client=client,
-            task=task,
-            options=options,
-            places=places,
-            journal=journal,
-            stillness=Stillness(where.settle),
-            recursive=where.recursive,
-            report=report,
-        )
-        if not where.once:
-            endings.complain(f"watching {folder}; Ctrl-C ends it.")
-        polls = where.poll is not None
-        looks = (
-            _polled(where.poll, stop)
-            if where.poll is not None
-            else _announced(folder, recursive=where.recursive, stop=stop)
-        )
+    with _stopping() as stop, Client() as client, ExitStack() as stack:
+        common: dict[str, Any] = {
+            "client": client,
+            "task": task,
+            "options": options,
+            "recursive": places.recursive,
+            "report": report,
+        }
+        watch: Watch | BucketWatch
+        poll = places.poll
+        if in_bucket(where):
+            base, poll = where.rstrip("/"), poll or _RESCAN_S
+            watch = BucketWatch(
+                where=where,
+                out=places.out or f"{base}/done",
+                failed=places.failed or f"{base}/failed",
+                form=places.form,
+                keys=resolve().keyring,
+                **common,
+            )
+            looks = _polled(poll, stop)
+        else:
+            folder = Path(where)
+            if not folder.is_dir():
+                raise BadParameter(f"there is no folder '{folder}'", param_hint="DIR")
+            watch = Watch(
+                places=Places.of(folder, places),
+                journal=stack.enter_context(Journal.open(folder)),
+                stillness=Stillness(places.settle),
+                **common,
+            )
+            looks = _polled(poll, stop) if poll else _announced(folder, recursive=places.recursive, stop=stop)
+        if not places.once:
+            endings.complain(f"watching {where}; Ctrl-C ends it.")
         with unserved_reported(lambda: (job for job in list(watch.jobs.values()) if not job.done)):
-            _run(watch, looks, polls=polls, once=where.once)
-    raise typer.Exit(ending if where.once else Ending.DONE)
+            _run(watch, looks, polls=bool(poll), once=places.once)
+    raise typer.Exit(ending if places.once else Ending.DONE)
 
 
 def _report(
-    entry: Entry, job: AnyJob | None, result: Path | None, why: Failure | str | None, *, as_json: bool
+    name: str, job: AnyJob | None, result: str | None, why: Failure | str | None, *, as_json: bool
 ) -> None:
     failure = output.failure_json(why) if isinstance(why, Failure) else why and {"code": None, "message": why}
     if as_json:
         output.json_line(
             {
-                "file": entry.name,
+                "file": name,
                 "job": job and job.id,
                 "state": job.state if job else JobState.FAILED,
                 "progress": job and job.progress,
@@ -507,8 +522,8 @@ def _report(
         )
     elif why is not None:
         code = f"{why.code}: {why.message}" if isinstance(why, Failure) else why
-        endings.complain(f"{output.printable(entry.name)}: {code}")
+        endings.complain(f"{output.printable(name)}: {code}")
     elif job is not None:
         lacks = f", {job.progress.failed} failed" if job.progress.failed else ""
         pages = f"{job.progress.done} page{'s' if job.progress.done != 1 else ''}"
-        typer.echo(f"{output.printable(entry.name)}: {pages}{lacks}: {output.printable(str(result))}")
+        typer.echo(f"{output.printable(name)}: {pages}{lacks}: {output.printable(str(result))}")

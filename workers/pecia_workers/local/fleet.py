@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from pecia_schemas import running
 from pecia_schemas.events import new_secret
+from pecia_schemas.payloads import in_bucket
 from pecia_schemas.settings import LISTENER_PORT, WorkerSettings
 from pecia_workers.engines.models import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
@@ -359,9 +360,12 @@ class LocalFleet:
                 WorkerCommand(name="gateway", command=command, ready=partial(answers, address, port))
             )
         if self.settings.watch_folder:
-            folder = Path(self.settings.watch_folder).expanduser().absolute()
-            folder.mkdir(parents=True, exist_ok=True)
-            watch = (sys.executable, "-m", "pecia", "watch-folder", str(folder), "--quiet")
+            watched = self.settings.watch_folder
+            if in_bucket(watched) is None:
+                folder = Path(watched).expanduser().absolute()
+                folder.mkdir(parents=True, exist_ok=True)
+                watched = str(folder)
+            watch = (sys.executable, "-m", "pecia", "watch-folder", watched, "--quiet")
             commands.append(WorkerCommand(name="watch-folder", command=watch))
         return commands
 
