@@ -60,7 +60,13 @@ def test_a_folder_is_left_followed_thinned_and_exported(run_fleet: RunFleet, tmp
             "some were cancelled"
         )
         again = pecia("export", "--batch", "night", "--format", "parquet", "--to", tmp_path / "out", "--json")
-        assert json.loads(again.stdout) == {"written": 0, "before": count, "empty": 0, "open": 0}
+        assert json.loads(again.stdout) == {
+            "written": 0,
+            "before": count,
+            "empty": 0,
+            "open": 0,
+            "held_back": 0,
+        }
 
     rows = parquet.read_table(sorted((tmp_path / "out").glob("*.parquet"))).to_pydict()
     assert sorted(rows["label"]) == [f"{number:04}.png" for number in range(0, count, 2)]

@@ -22,6 +22,8 @@ from pecia import (
     Lane,
     ReadBundle,
     ReadDocument,
+    SplitAction,
+    SplitChange,
     Verdict,
     errors,
 )
@@ -544,6 +546,14 @@ def test_without_redis_jobs_are_accepted_and_waited_for(fleet: Any, client: Clie
             job.wait(timeout=0.05)
     fleet.finish(job)
     assert job.wait(timeout=WAIT_S).state is JobState.SUCCEEDED
+
+
+@pytest.mark.servers
+def test_a_document_has_no_split_to_correct(fleet: Any, client: Client) -> None:
+    job = client.submit(ReadDocument(PDF))
+    fleet.finish(job)
+    with pytest.raises(errors.InvalidOptionError, match="no bundle"):
+        client.correct(job, SplitChange(action=SplitAction.ACCEPT, document=1))
 
 
 def test_every_method_of_a_client_is_part_of_the_contract() -> None:

@@ -446,8 +446,9 @@ def watch_folder(
     """Read each document that is put into a folder, once, until Ctrl-C or SIGTERM.
 
     A file is read once it is whole. Then it and its result are in DIR/done; with --keep it stays where it is. What
-    fails is in DIR/failed, with the reason. Objects of a bucket stay; it is listed every 30 s, or --poll. Example:
-    `pecia watch-folder inbox/ --recursive --format markdown`
+    fails is in DIR/failed, with the reason. Objects of a bucket stay; it is listed every 30 s, or --poll.
+
+    Example: `pecia watch-folder inbox/ --recursive --format markdown`
     """
     Delivery(form=places.form, target=f"{where}{os.sep}").check({ReadDocument.kind}, 1)
     task = reading_options.task(writing, cache=not jobs.no_cache)

@@ -378,7 +378,7 @@ class WorkerSettings(
     log_format: Literal["text", "json"] = "text"
     """Logs for people or for machines; never text of a document in either."""
     watch_folder: str = ""
-    """A folder, made if missing, or s3://bucket/prefix that `pecia up` watches as `pecia watch-folder` does. Empty: none."""
+    """What `pecia up` watches as `pecia watch-folder` does: a folder, made if missing, or s3://bucket/prefix."""
     drain_timeout: Duration = timedelta(seconds=30)
     """How long a stopping worker may finish what it has begun before it gives the rest back."""
     termination_notice: str = Field(default="", pattern=r"^(/.*)?$")
