@@ -35,7 +35,10 @@ from tests.shared.snippets import GAP, ROOT, agrees, blocks, commands, fenced
 pytestmark = pytest.mark.gate
 
 PAGES: dict[str, list[str]] = {
-    "README.md": [f"1 ok Hospital Chart\n2 {GAP}\n3 {GAP}\n4 {GAP}", "4 True\n"],
+    "README.md": [
+        f"1 ok Hospital Chart\n2 {GAP}\n3 {GAP}\n4 {GAP}",
+        "(1,) prescription 1\n(3,) diagnosis 2\n(4,) diagnosis 1\n",
+    ],
     "docs/tutorial.md": [f"1 Hospital Chart\n{GAP}4 pages, succeeded\n", f"damaged\n{GAP}scan it again{GAP}"],
     "docs/mcp.md": ["succeeded\n[1]\n"],
     "docs/watch-folder.md": [],
