@@ -221,7 +221,7 @@ class PatientDecision(Stored):
     reason: Text = ""
     pages: tuple[int, ...]
     patient: int | None
-    """A number in `Split.patients`; None: they name nobody, and are of one document all the same."""
+    """A number in `Split.patients`; None: the pages name no patient, and are one document all the same."""
 
 
 class Split(Stored):
@@ -233,9 +233,9 @@ class Split(Stored):
     page_signs: tuple[SplitPage, ...] = ()
     """Of each page what a correction needs to know."""
     patients: tuple[Identity, ...] = ()
-    """All whom pages name, number 1 first. A number is surely one patient; only a person can say that two are."""
+    """The patients that pages name, number 1 first. Only a person can decide that two numbers are one patient."""
     expected: tuple[int, ...] | None = None
-    """Who of them is the patient whom the caller expects; None: the caller expects nobody."""
+    """Numbers of the patient that the caller expects; None: the caller expects none."""
     decisions: tuple[PatientDecision, ...] = ()
     """All that people decided about patients against, or beyond, what the pages name."""
     revision: SplitRevision | None = None

@@ -429,6 +429,18 @@ def _trouble(error: Exception) -> str:
     return f"{place} cannot be used ({reason}): make space or correct its permissions."
 
 
+def _bucket_watch(where: str, places: FolderOptions, common: Mapping[str, Any]) -> BucketWatch:
+    base = where.rstrip("/")
+    return BucketWatch(
+        where=where,
+        out=places.out or f"{base}/done",
+        failed=places.failed or f"{base}/failed",
+        form=places.form,
+        keys=resolve().keyring,
+        **common,
+    )
+
+
 @values.grouped
 def watch_folder(
     where: Annotated[
@@ -478,15 +490,8 @@ def watch_folder(
         watch: Watch | BucketWatch
         poll = places.poll
         if in_bucket(where):
-            base, poll = where.rstrip("/"), poll or _RESCAN_S
-            watch = BucketWatch(
-                where=where,
-                out=places.out or f"{base}/done",
-                failed=places.failed or f"{base}/failed",
-                form=places.form,
-                keys=resolve().keyring,
-                **common,
-            )
+            poll = poll or _RESCAN_S
+            watch = _bucket_watch(where, places, common)
             looks = _polled(poll, stop)
         else:
             folder = Path(where)

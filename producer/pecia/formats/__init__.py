@@ -86,7 +86,7 @@ _OF_DOCUMENTS: Mapping[Format, Callable[[Document], str]] = {
 
 def _fhir(result: Bundle | BundledDocument) -> str:
     try:
-        # Whoever takes a document alone knows of its conflict.
+        # A document that is asked for by itself is given with its conflict.
         whole = result.to_fhir() if isinstance(result, Bundle) else fhir_of([result], with_conflicts=True)
     except ImportError:
         raise ConfigurationError(f"FHIR is checked by fhir.resources: {install_command('fhir')}") from None
