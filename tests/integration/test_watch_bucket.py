@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from pecia import Client, ReadDocument
+from pecia import Client, ReadDocument, UnavailableError
 from pecia.cli.bucket import BucketWatch
 from pecia.cli.endings import Ending
 from pecia.cli.reading import ANY_SOURCE
@@ -118,6 +118,24 @@ def test_what_a_killed_process_had_submitted_is_finished_by_the_next_one(
     after.search()
     assert not after.is_busy
     assert {"in/done/a.png.txt", "in/done/ward/b.png.txt"} <= bucket()
+
+
+def test_an_object_whose_submit_failed_is_submitted_by_the_next_search(
+    bucket: Callable[..., set[str]], watch: Callable[..., BucketWatch], picture: Picture, client: Client
+) -> None:
+    bucket(a_png=picture())
+    watching = watch()
+    with pytest.MonkeyPatch.context() as away:
+        away.setattr(client, "submit_many", raises_unavailable)
+        with pytest.raises(UnavailableError):
+            watching.search()
+    assert watching.is_busy
+    watching.search()
+    assert list(watching.jobs) == ["a.png"]
+
+
+def raises_unavailable(*_: object, **__: object) -> None:
+    raise UnavailableError("The stores do not answer.")
 
 
 def test_an_empty_prefix_ends_at_once_and_a_bucket_that_is_not_there_is_told(

@@ -79,19 +79,21 @@ class BucketWatch:
     def search(self) -> None:
         """List the objects once, and submit those whose version is new. Raises `PeciaError`."""
         fresh: dict[str, Found] = {}
-        self.waiting = False
+        waiting, self.waiting = False, True  # until all that is new is submitted
         for found in documents_below(self.where):
             name = found.name.removeprefix(self.where).lstrip("/")
             mark = self._mark(found)
-            if self._is_passed_over(name, found.name) or mark in self._over or self._marks.get(name) == mark:
+            is_open = name in self.jobs and self._marks[name] == mark
+            if self._is_passed_over(name, found.name) or mark in self._over or is_open:
                 continue
             if len(self.jobs) + len(fresh) >= _IN_FLIGHT:
-                self.waiting = True
+                waiting = True
                 break
             if job := self.jobs.pop(name, None):
                 job.cancel(reason="the object has changed")
             fresh[name], self._marks[name] = found, mark
         self._submit(fresh)
+        self.waiting = waiting
 
     def _is_passed_over(self, name: str, url: str) -> bool:
         if not self.recursive and "/" in name:
@@ -139,6 +141,7 @@ class BucketWatch:
             self.client.group(self.jobs.values()).refresh()
         except JobNotFoundError as error:  # submitted again by its key
             self.jobs = {name: job for name, job in self.jobs.items() if job.id != error.job_id}
+            self.waiting = True
             return
         for name, job in list(self.jobs.items()):
             if job.done:

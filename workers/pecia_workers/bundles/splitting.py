@@ -440,7 +440,7 @@ class _People:
 
     @property
     def expected(self) -> tuple[int, ...] | None:
-        """Who of them is the patient whom the caller expects; None: the caller expects nobody."""
+        """Numbers of the patient that the caller expects; None: the caller expects none."""
         if self._subject is None:
             return None
         judged = (number for number, claim in enumerate(self.claims, 1) if self._is_expected(claim))
