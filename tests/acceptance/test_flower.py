@@ -234,6 +234,7 @@ def test_a_part_that_runs_can_be_ended(page: Page, ward: Ward, eventually: Event
     page.get_by_role("link", name=part).click()
     expect(page.locator("#task-page")).to_contain_text("STARTED")
     expect(page.locator("#task-page")).to_contain_text("engine@")
+    page.wait_for_load_state()  # before its script has run the button does nothing
     keep(page, "flower-task")
 
     page.get_by_role("button", name="Terminate").click()
