@@ -86,6 +86,12 @@ def test_a_page_with_print_on_its_back_alone_has_no_text(read: Read, shines: int
     assert read(page([], lines_of(shines, 12), shines=shines)) == ([], 0)
 
 
+def test_a_page_that_is_mirrored_itself_is_not_without_text(read: Read) -> None:
+    text, doubts = read(page([], lines_of(7, 12), shines=210, blur=0))
+    assert text
+    assert doubts
+
+
 def test_words_that_look_alike_in_the_mirror_are_read(read: Read) -> None:
     words = ["AMA TOTO 808", "MAXIMA 101 HOXOH", "OTTO AVIVA 181 WOW"]
     assert read(page(words, [], shines=0)) == (words, 0)

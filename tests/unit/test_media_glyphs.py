@@ -116,3 +116,73 @@ def test_a_digit_that_looks_like_another_and_cannot_be_read_is_a_doubt_on_a_valu
     page = load_page(tmp_path / "page.pdf", 0, Limits.of(WorkerSettings()))
     doubts = {(doubt.text, doubt.other) for doubt in page.doubts if doubt.on_value}
     assert any("860" in text and other and "850" in other for text, other in doubts)
+
+
+UNTOLD = {
+    "a point that is no character": (".", "\u200b", "Digoxin 0.25 mg", "025"),
+    "a point that is a space": (".", " ", "Digoxin 0.25 mg", "0 25"),
+    "a digit in the private use area": ("5", "\ue005", "Ramipril 5 mg, digoxin 125 mg", "\ue005"),
+    "a zero that is an O": ("0", "O", "Metformin 850 mg, ramipril 10 mg", "85O"),
+    "a one that is an l": ("1", "l", "Ramipril 10 mg, digoxin 125 mg", "l25"),
+    "more or less": ("\u00b1", "+", "Deviation \u00b10.4 mm", "+0.4"),
+}
+
+
+@pytest.mark.parametrize(("drawn", "said", "line", "wrong"), UNTOLD.values(), ids=UNTOLD)
+def test_a_word_that_its_layer_does_not_tell_is_read_from_its_pixels(
+    drawn: str, said: str, line: str, wrong: str
+) -> None:
+    layer = layer_of(
+        pdf_in("DejaVuSans", {drawn: said}, size=12, lines=[line, *("The patient is well",) * 9])
+    )
+    text = " ".join(line.text for line in layer.lines())
+    assert layer.distrust is Distrust.MISNAMED or (layer.unread and wrong not in text)
+
+
+DIGOXIN = "Digoxin 850 mg daily"
+OVER = {
+    "another value": b"1 g 104 690 30 14 re f 0 g BT /F 12 Tf 106 693 Td (500) Tj ET",
+    "dashes": b"BT /F 12 Tf 62 693 Td (------------------------) Tj ET",
+    "crosses": b"BT /F 12 Tf 106 693 Td (xxx) Tj ET",
+}
+
+
+def overdrawn(further: bytes, line: str = DIGOXIN) -> TextLayer:
+    written = [*(f"The patient has been well for {one} days" for one in range(2, 9)), "", line]
+    content = pdfs.typeset(written[:7], size=12, top=640) + pdfs.typeset([line], size=12, top=711)
+    return layer_of(pdfs.written_pdf(content + further))
+
+
+@pytest.mark.parametrize("further", OVER.values(), ids=OVER)
+def test_a_word_over_which_others_are_drawn_is_read_from_its_pixels(further: bytes) -> None:
+    layer = overdrawn(further)
+    assert layer.distrust or (layer.unread and "850" not in " ".join(line.text for line in layer.lines()))
+
+
+TWICE = pdfs.typeset([DIGOXIN], size=12, left=60.4, top=711)
+SOUND = {
+    "bold print": (DIGOXIN, TWICE),
+    "an underline": (DIGOXIN, b"60 691 110 1 re f"),
+    "oxygen and litres": ("SpO2 97 % at 2 l O2, I10, 5l, pO2 78, O2 3", b""),
+    "a line of dots": (DIGOXIN, b"[1 3] 0 d 60 691 m 180 691 l S"),
+    "bars of a table": (DIGOXIN, b"58 680 1 30 re f 102 680 1 30 re f 132 680 1 30 re f"),
+}
+
+
+@pytest.mark.parametrize(("line", "further"), SOUND.values(), ids=SOUND)
+def test_a_word_that_says_what_is_seen_is_of_its_layer(line: str, further: bytes) -> None:
+    layer = overdrawn(further, line)
+    assert (layer.distrust, layer.misreadings, layer.unread) == (None, (), ())
+    assert line in [one.text for one in layer.lines()]
+
+
+SIGNS = {
+    "point": ("Digoxin 1 5 mg", b"110.8 693 1.5 1.5 re f", ".5"),
+    "minus": ("Base excess   2.5 mmol/l", b"129 697 5 1 re f", "-2.5"),
+}
+
+
+@pytest.mark.parametrize(("line", "further", "other"), SIGNS.values(), ids=SIGNS)
+def test_a_sign_that_is_a_drawn_shape_is_a_doubt_on_its_value(line: str, further: bytes, other: str) -> None:
+    (misreading,) = overdrawn(further, line).misreadings
+    assert (misreading.other, misreading.on_value) == (other, True)

@@ -5,7 +5,7 @@ engine here reads.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, TypeAlias
 
@@ -188,11 +188,15 @@ class Letters:
         rows = self._groups(self.boxes, _NEIGHBOURS.start)
         return [row for row in rows if _off_line(row) <= _OFF_MIDDLE * np.median(row[:, 3])]
 
-    def regions(self, pictures: Iterable[Box] = ()) -> list[Box]:
-        """Return boxes around rows of letters on a line, those of one picture together; none overlap."""
+    def regions(self, pictures: Iterable[Box] = (), words: Sequence[Box] = ()) -> list[Box]:
+        """Return boxes around rows of letters on a line and around these words, those of one picture together.
+
+        None overlap.
+        """
         found: set[_Rectangle] = set()
         page = (0, 0, self.page[1], self.page[0])
-        rows = [*map(_with_margin, self.lines())]
+        boxes = (np.array([[p.left, p.top, p.right - p.left, p.bottom - p.top]], np.int32) for p in words)
+        rows = [*map(_with_margin, [*self.lines(), *boxes])]
         for row in [*rows, *((p.left, p.top, p.right, p.bottom) for p in pictures)]:
             region = _common(row, page)
             while overlapping := {other for other in found if _area(_common(other, region))}:

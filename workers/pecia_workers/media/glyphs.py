@@ -10,6 +10,9 @@ shape that looks much more like another letter is a suspect (2 % of the shapes o
 letters that have changed places). The words in which it stands are then read from their pixels: it is wrong if they
 have the other letter there. Where they cannot be read, a claimed digit or sign is a doubt.
 
+A font is wrong, too, if a glyph between its letters stands for no character (a zero-width sign, a space, the private
+use area), or an O or l of it is a digit.
+
 Of scripts that pdfium's own fonts do not have a font is wrong that has two shapes, unlike each other, for one letter.
 Chinese, Japanese and Korean characters are judged by size and by how common they are, too: a wrong code is
 mostly that of a rare character.
@@ -18,7 +21,7 @@ mostly that of a rare character.
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Final, NamedTuple, TypeAlias
 from unicodedata import category
 
@@ -27,7 +30,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_workers.media.layer_characters import Character, Rectangle
+from pecia_workers.media.layer_text import gap_between
 from pecia_workers.media.line_reader import Context, plain, read_again
+from pecia_workers.media.overdrawn import drawn_signs, letters_over_letters
 from pecia_workers.media.own_fonts import LETTERS, SIGNS, distances, index_of, look_of
 
 _Shape: TypeAlias = tuple[int, str, int, int, int, int]
@@ -54,7 +59,17 @@ digit no other may be nearer at all."""
 _NO_PICTURE: Final = {"-", "."}
 """Signs whose pictures are alike, full."""
 _DIGITS: Final = frozenset("0123456789µ")
-_VALUES: Final = _DIGITS | frozenset("%°")
+_VALUES: Final = _DIGITS | frozenset("%‰°<>≤≥+±=")
+_AS_DIGITS: Final = dict.fromkeys("Oo", "0") | dict.fromkeys("Il|", "1")
+_OF_NUMBERS: Final = frozenset("0123456789OolI|.,:/-+%()<>")
+_AS_WIDE: Final = 1.15
+"""Width of an O, by that of digits of its font, to which it is a zero."""
+_FEW, _FEW_OF_ALL = 24, 0.02
+"""Characters, and share of a page's, in words that are read from their pixels; with more the page is."""
+_A_LETTER: Final = 0.8
+"""How unlike a letter or digit a glyph without a name is at most, if it is one."""
+_BESIDE: Final = 0.25
+"""Gap by the font's size from a letter to the glyph beside it in a word."""
 _LEAST_SUSPECT_SIZE: Final = 10.0
 _MOST_SUSPECTS, _READINGS, _MOST_DOUBTS = 20, 3, 100
 
@@ -92,6 +107,8 @@ class Naming:
     """Whether letters or values are not what they claim."""
     doubts: tuple[Misreading, ...] = ()
     """Values of which that is not known, and signs that are not what they claim."""
+    unsure: tuple[range, ...] = ()
+    """Places of the words that are to be read from their pixels."""
 
 
 def judge_naming(characters: Sequence[Character | None], grey: Image.Image) -> Naming:
@@ -110,7 +127,10 @@ def judge_naming(characters: Sequence[Character | None], grey: Image.Image) -> N
     twofold = set(_of_two_shapes(drawn, grey))
     if any(category(one.code).startswith("L") and index_of(one.code) is None for one in twofold):
         return Naming(is_wrong=True)
-    doubts: list[Misreading] = []
+    unsure = tuple(set(page.unsure(drawn, twofold)))
+    if sum(map(len, unsure)) > max(_FEW, _FEW_OF_ALL * len(characters)):
+        return Naming(is_wrong=True)
+    doubts = list(page.drawn_signs())
     sound: set[tuple[int, str, str]] = set()
     for suspect, nearer in islice(_suspects(known, unlike, twofold), _MOST_SUSPECTS):
         likeness = suspect.font, suspect.code, nearer[0]
@@ -124,7 +144,7 @@ def judge_naming(characters: Sequence[Character | None], grey: Image.Image) -> N
             doubts += page.doubts_on(suspect, other, on_value=is_value)
         if reading and (is_value or any(one.isalpha() or one in SIGNS for one in reading)):
             return Naming(is_wrong=True, doubts=tuple(doubts))
-    return Naming(doubts=tuple(doubts))
+    return Naming(doubts=tuple(doubts), unsure=unsure)
 
 
 @dataclass(slots=True)
@@ -147,6 +167,45 @@ class _Page:
                 sized = [(one.size, -place, one) for place in part if (one := self.characters[place])]
                 _, first, sample = max(sized)
                 self.places[sample] = [-first, *(place for place in part if place != -first)]
+
+    def unsure(self, drawn: Sequence[Character], twofold: Container[Character]) -> Iterator[range]:
+        """Yield the words that do not say what is seen."""
+        unnamed = [one for one in drawn if one.unmapped]
+        unlike = distances([look_of(one, self.grey) for one in unnamed])
+        letters = [one for one, row in zip(unnamed, unlike, strict=True) if row.min() < _A_LETTER]
+        digits = [one for one in drawn if self.is_digit(one, twofold)]
+        places = chain(
+            _unnamed(self.characters),
+            letters_over_letters(self.characters),
+            *(self.places[one] for one in (*letters, *digits)),
+        )
+        return (_word_around(self.characters, place) for place in places)
+
+    def is_digit(self, sample: Character, twofold: Container[Character]) -> bool:
+        """Return whether an O or l is a digit: it stands in a number, and its font has no other glyph for that digit.
+
+        It is as narrow as other digits, or another glyph of its font has the letter's name, too.
+        """
+        digit = _AS_DIGITS.get(sample.code)
+        contexts = (Context.of(self.characters, place, word=True).text for place in self.places[sample])
+        if digit is None or not any(
+            _OF_NUMBERS.issuperset(text) and any(map(str.isdecimal, text)) for text in contexts
+        ):
+            return False
+        digits = [one for one in self.places if one.font == sample.font and one.code.isdecimal()]
+        if any(one.code == digit for one in digits):
+            return False
+        widths = [(one.box[2] - one.box[0]) / one.size for one in digits if one.code != "1"]
+        width = (sample.box[2] - sample.box[0]) / sample.size
+        is_narrow = digit == "0" and bool(widths) and width <= _AS_WIDE * float(np.median(widths))
+        return is_narrow or sample in twofold
+
+    def drawn_signs(self) -> Iterator[Misreading]:
+        """Yield the numbers in which a point or a minus sign is drawn that is no character."""
+        for place, sign in drawn_signs(self.characters, np.asarray(self.grey)):
+            context = Context.of(self.characters, place, word=True)
+            other = context.text[: context.place] + sign + context.text[context.place :]
+            yield Misreading(context.box, context.text, other, on_value=True)
 
     def share_of(self, samples: Iterable[Character]) -> float:
         """Return the share of all characters that have these shapes."""
@@ -186,6 +245,32 @@ class _Page:
         for place in self.places[sample][: _MOST_DOUBTS if on_value else 1]:
             context = Context.of(self.characters, place, word=True)
             yield Misreading(context.box, context.text, context.with_other(other), on_value)
+
+
+def _word_around(characters: Sequence[Character | None], place: int) -> range:
+    """Return the places of the word that a character is part of."""
+
+    def is_joined(at: int) -> bool:
+        before, one = characters[at - 1 : at + 1] if at else (None, None)
+        return before is not None and one is not None and gap_between(before, one) is not None
+
+    start = next(at for at in range(place, -1, -1) if not is_joined(at))
+    return range(
+        start, next((at for at in range(place + 1, len(characters)) if not is_joined(at)), len(characters))
+    )
+
+
+def _unnamed(characters: Sequence[Character | None]) -> Iterator[int]:
+    """Yield the places of glyphs without a name beside a letter or digit of their font.
+
+    A bullet is of another font, or stands alone.
+    """
+    for place, (last, character) in enumerate(pairwise(characters)):
+        for at, one, beside in ((place, last, character), (place + 1, character, last)):
+            if one and beside and one.unmapped and one.font == beside.font and beside.code.isalnum():
+                gap = gap_between(one, beside)
+                if gap is not None and gap <= _BESIDE:
+                    yield at
 
 
 def _shape_of(character: Character) -> _Shape:

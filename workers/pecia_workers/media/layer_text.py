@@ -22,6 +22,8 @@ _SAMPLE: Final = 500
 """Characters that show how a page's text is turned."""
 _NO_GLYPH: Final = 0.01
 """Height of its box by the font's size, below which a character has no glyph: its font is missing."""
+_LEAST_DRAWN: Final = 0.1
+"""Points, of the sides of a glyph that is not empty."""
 _HIGH: Final = ("\ud800", "\udbff")
 """What begins a character beyond the basic plane, which pdfium gives in two halves."""
 _SPACE: Final = 0.06
@@ -109,7 +111,8 @@ class CharacterReader:
                 continue
             read = (first + half).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")[-1]
             first = ""
-            if raw.FPDFText_IsGenerated(self._text, index) == 1 or read.isspace():
+            is_space = read.isspace() and not self._is_drawn(index)
+            if is_space or raw.FPDFText_IsGenerated(self._text, index) == 1:
                 yield None
             elif (character := self._character(index, read)) is not None:
                 yield character
@@ -128,7 +131,7 @@ class CharacterReader:
             return None
         box, has_glyph = self._box(index, size)
         font, order, invisible = self._drawing(index)
-        kind, text = unicodedata.category(read), _READ_AS.get(read, read)
+        kind, text = unicodedata.category(read), _READ_AS.get(read, read).strip()
         if any(first <= text <= last for first, last in _SAME_LOOK):
             text = unicodedata.normalize("NFKC", read)
         elif kind in ("Cc", "Cs") and read not in _READ_AS:
@@ -145,10 +148,17 @@ class CharacterReader:
             invisible=invisible,
             has_glyph=has_glyph,
             unmapped=(
-                (read not in _READ_AS and (read == _UNKNOWN or kind in _NO_CHARACTER))
+                (has_glyph and not text)
+                or (read not in _READ_AS and (read == _UNKNOWN or kind in _NO_CHARACTER))
                 or raw.FPDFText_HasUnicodeMapError(self._text, index) == 1
             ),
         )
+
+    def _is_drawn(self, index: int) -> bool:
+        """Return whether a space has a glyph that is not empty: its font names a sign so."""
+        left, right, bottom, top = self._four
+        raw.FPDFText_GetCharBox(self._text, index, left, right, bottom, top)
+        return bool(min(right.value - left.value, top.value - bottom.value) > _LEAST_DRAWN)
 
     def _box(self, index: int, size: float) -> tuple[Rectangle, bool]:
         """Return the box around a glyph, or around its place if the font has none; and whether it has."""

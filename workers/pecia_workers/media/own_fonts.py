@@ -56,7 +56,7 @@ def scripts_without_a_font() -> tuple[str, ...]:
 
 
 _ALPHABET: Final = "".join(filter(str.isalnum, map(chr, (*range(0x30, 0x7B), *range(0xC0, 0x100)))))
-SIGNS: Final = "µ%°<>+-=/.,:;()"
+SIGNS: Final = "µ%‰°<>≤≥+±-=/.,:;()"
 """Those of numbers and their units."""
 LETTERS: Final = _ALPHABET + SIGNS
 """What is known here: digits, letters and signs that pdfium's own fonts have."""
@@ -70,8 +70,10 @@ for _others, _letters in _LOOK_ALIKE.items():
     _INDEX.update((other, _INDEX[letter]) for other, letter in zip(_others, _letters, strict=True))
 _FONTS: Final = (
     *("Helvetica", "Helvetica-Bold", "Helvetica-Oblique", "Courier", "Courier-Bold"),
-    *("Times-Roman", "Times-Bold", "Times-Italic"),
+    *("Times-Roman", "Times-Bold", "Times-Italic", "Symbol"),
 )
+_OF_SYMBOL: Final = "≤≥"
+"""Those that the other fonts lack."""
 _SIDE: Final = 12
 _SHAPE: Final = 1.5
 """How much height, width and place of a glyph count beside its picture."""
@@ -122,6 +124,8 @@ def _own_looks() -> tuple[NDArray[np.intp], NDArray[np.float32]]:
         for row, name in enumerate(_FONTS):
             font = raw.FPDFText_LoadStandardFont(document, name.encode())
             for column, letter in enumerate(LETTERS):
+                if (name == "Symbol") is not (letter in _OF_SYMBOL):
+                    continue
                 item = raw.FPDFPageObj_CreateTextObj(document, font, _DRAWN_AT)
                 raw.FPDFText_SetText(item, (ctypes.c_ushort * 2)(ord(letter), 0))
                 raw.FPDFPageObj_Transform(item, 1, 0, 0, 1, _DRAWN_AT * column, _DRAWN_AT * (2 * row + 1))

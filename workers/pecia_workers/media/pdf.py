@@ -14,7 +14,8 @@ from its pixels. It is trusted if
 4. at most `MOST_UNMAPPED` stand for no character: unmapped, private use, control, an accent without its letter; at
    least `LEAST_LETTERS` are letters or digits;
 5. at most `MOST_TURNED` stand at an angle, after a page whose text lies on its side has been turned;
-6. each glyph of its fonts looks like the letter that it says it is (`pecia_workers.media.glyphs`);
+6. each glyph of its fonts looks like the letter that it says it is (`pecia_workers.media.glyphs`); a few words of which
+   that is not known, or over which others are drawn, are read from their pixels alone;
 7. they cover the page's ink: at most `MOST_UNCOVERED` of what looks like letters lies outside their boxes, as text
    in a picture or drawn as curves does. Where an engine is at hand that reads the rest, they may cover less.
 """
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, BinaryIO, Final, TypeAlias, cast
 
 import numpy as np
@@ -384,16 +385,26 @@ def text_layer(
         if one is None or (min(one.box[2:]) > 0 and one.box[0] < grey.width and one.box[1] < grey.height)
     ]
     visible = visible_characters(on_page, np.asarray(grey), scale=width / page.get_width())
-    kept = tuple(one for one in on_page if one is None or id(one) in visible)
-    unseen = sum(one is not None for one in on_page) - len(visible)
+    unseen = sum(one is not None and not one.code.isspace() for one in on_page) - len(visible)
+    kept = tuple(
+        one if one and id(one) in visible else None
+        for one in on_page
+        if one is None or id(one) in visible or one.code.isspace()
+    )
     if hidden:
         return TextLayer(characters=tuple(on_page), turn=turn)
     distrust = next(_faults(kept, unseen, pictures, grey), None)
     naming = Naming() if distrust else judge_naming(kept, grey)
     if distrust or naming.is_wrong:
         return TextLayer(characters=kept, turn=turn, distrust=distrust or Distrust.MISNAMED)
-    distrust, unread = _uncovered(kept, upright, [place for _, place in pictures])
-    return TextLayer(characters=kept, turn=turn, distrust=distrust, misreadings=naming.doubts, unread=unread)
+    unsure = [
+        layer_text.rectangle_around(list(filter(None, kept[word.start : word.stop])))
+        for word in naming.unsure
+    ]
+    left_out = frozenset(chain(*naming.unsure))
+    known = tuple(None if place in left_out else one for place, one in enumerate(kept))
+    distrust, unread = _uncovered(known, upright, [place for _, place in pictures], unsure)
+    return TextLayer(characters=known, turn=turn, distrust=distrust, misreadings=naming.doubts, unread=unread)
 
 
 def _faults(
@@ -432,6 +443,7 @@ def _uncovered(
     characters: Sequence[Character | None],
     pixels: NDArray[np.uint8],
     pictures: Sequence[Rectangle],
+    unsure: Sequence[Rectangle],
 ) -> tuple[Distrust | None, tuple[Box, ...]]:
     """Return where what looks like letters stands beside a layer, and whether that is too much of the page."""
     from pecia_workers.layout.coverage import TALLEST, Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
@@ -439,7 +451,8 @@ def _uncovered(
     letters = Letters.of(pixels, TALLEST * max(pixels.shape))
     rest = letters.beside(word.box for line in layer_text.lines_of(characters) for word in line.words)
     is_much = sum(map(len, rest.lines())) >= max(_LEAST_UNCOVERED, MOST_UNCOVERED * len(letters))
-    return Distrust.UNCOVERED if is_much else None, tuple(rest.regions(box_of(*place) for place in pictures))
+    regions = rest.regions((box_of(*place) for place in pictures), [box_of(*place) for place in unsure])
+    return Distrust.UNCOVERED if is_much else None, tuple(regions)
 
 
 def _share(flags: Iterable[bool]) -> float:

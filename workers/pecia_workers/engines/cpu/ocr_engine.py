@@ -224,6 +224,7 @@ def read_rest(
     """Read what stands on a page in some places beside text that is known, and return both, each with its source."""
     from pecia_workers.layout.blocks import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
     from pecia_workers.layout.coverage import TALLEST  # noqa: PLC0415  as above
+    from pecia_workers.layout.marks import SIGNS  # noqa: PLC0415  as above
 
     rest = pixels.copy()
     for box in (word.box for line in known for word in line.words):
@@ -233,7 +234,13 @@ def read_rest(
     pieces, doubts = [*known], list[Doubt]()
     for box in unread:
         part = read(rest[box.top : box.bottom, box.left : box.right], TALLEST * max(pixels.shape))
-        pieces += [shifted(line, box.left, box.top) for block in part.blocks for line in block.lines]
+        for line in (line for block in part.blocks for line in block.lines):
+            # Marks are looked for once more on the whole page; by itself a digit may look like one.
+            words = tuple(word for word in line.words if word.text not in SIGNS)
+            if words != line.words:
+                text = " ".join(word.text for word in words)
+                line = line.model_copy(update={"text": text, "words": words})  # noqa: PLW2901
+            pieces += [shifted(line, box.left, box.top)] if line.text else []
         doubts += [_shifted(doubt, box) for doubt in part.doubts if doubt.reason in _OF_A_PART]
         if part.coverage == 0 and not part.doubts:
             doubts.append(Doubt(reason=DoubtReason.UNCOVERED, box=box))

@@ -16,6 +16,8 @@ Quad: TypeAlias = NDArray[np.float32]
 
 _WEAK: Final = 0.75
 """Contrast, by that of the page's own print, below which a piece may be of the back."""
+_DARK: Final = 120.0
+"""The same in levels on a page without print of its own: one that is mirrored itself is darker."""
 _SURE, _UNSURE = 0.9, 0.8
 """Confidence from which a piece is own print, and below which a piece as pale as the back is on the back."""
 _MIRRORED, _BETTER = 0.8, 0.05
@@ -72,7 +74,7 @@ class BackOfPage:
 
     def _is_mirrored(self, quad: Quad, piece: Line) -> bool:
         sure, contrast = piece.confidence or 0, self._contrast(quad)
-        if self._own and contrast >= _WEAK * self._own:
+        if contrast >= (_WEAK * self._own if self._own else _DARK):
             return False
         text, mirrored = self._read_mirrored(quad)
         better = _BETTER if contrast > self.palest else -_BETTER
