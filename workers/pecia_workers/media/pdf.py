@@ -55,6 +55,7 @@ from pecia_workers.media.damage import (
     is_jbig2_broken,
     is_jpeg_broken,
 )
+from pecia_workers.media.drawn_strikes import level_lines, struck_places, with_drawn_strikes
 from pecia_workers.media.glyphs import Misreading, Naming, judge_naming
 from pecia_workers.media.layer_characters import Character, Rectangle
 from pecia_workers.media.page_tree import PageTree
@@ -171,16 +172,19 @@ class PdfPages:
         Annotations and form fields become part of the page, and their text part of its own.
         """
         with suppress(pypdfium2.PdfiumError, MemoryError):
+            struck: list[Rectangle] = []
             with closing(self._document[index]) as page:
                 for number in range(raw.FPDFPage_GetAnnotCount(page)):  # flattening drops what has this flag
                     note = raw.FPDFPage_GetAnnot(page, number)
+                    struck += struck_places(note)
                     flags = raw.FPDFAnnot_GetFlags(note) & ~raw.FPDF_ANNOT_FLAG_INVISIBLE
                     raw.FPDFAnnot_SetFlags(note, flags)
                     raw.FPDFPage_CloseAnnot(note)
                 raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
             with closing(self._document[index]) as page:
                 anyhow = plan.prefer is Prefer.LAYER
-                layer = text_layer(page, pixels, may_turn=Preparation.ORIENT in plan.steps, hidden=anyhow)
+                may_turn = Preparation.ORIENT in plan.steps
+                layer = text_layer(page, pixels, may_turn=may_turn, hidden=anyhow, struck=struck)
                 trusted = (None, Distrust.UNCOVERED) if plan.completes else (None,)
                 return layer if layer.characters and (anyhow or layer.distrust in trusted) else None
         return None
@@ -341,10 +345,14 @@ class TextLayer:
     """Values in glyphs that look like others."""
     unread: tuple[Box, ...] = ()
     """Where text-like ink stands beside it, if it can be trusted."""
+    strikes: tuple[Rectangle, ...] = ()
+    """Level lines on the page, some of which may strike words out."""
 
     def lines(self, scale: float = 1.0) -> tuple[Line, ...]:
         """Return pieces of lines without wide gaps, in the file's order, on the page as it is after scaling."""
-        return layer_text.lines_of(self.characters, scale)
+        lines = layer_text.lines_of(self.characters, scale)
+        left_to_bottom = (tuple(scale * side for side in strike) for strike in self.strikes)
+        return with_drawn_strikes(lines, cast("Iterator[Rectangle]", left_to_bottom))
 
     def doubts(self, scale: float = 1.0) -> tuple[Doubt, ...]:
         """Return the values that may not be what the layer says, on the page as it is after scaling."""
@@ -365,9 +373,17 @@ class TextLayer:
 
 
 def text_layer(
-    page: pypdfium2.PdfPage, pixels: NDArray[np.uint8], *, may_turn: bool = True, hidden: bool = False
+    page: pypdfium2.PdfPage,
+    pixels: NDArray[np.uint8],
+    *,
+    may_turn: bool = True,
+    hidden: bool = False,
+    struck: Iterable[Rectangle] = (),
 ) -> TextLayer:
-    """Return the text of a page rendered as these pixels; `hidden`: with its invisible text."""
+    """Return the text of a page rendered as these pixels; `hidden`: with its invisible text.
+
+    `struck`: the middles of what annotations strike out, in the page's coordinates.
+    """
     height, width = pixels.shape[:2]
     with closing(page.get_textpage()) as text:
         if not 0 < text.count_chars() <= MOST_CHARACTERS:
@@ -375,7 +391,8 @@ def text_layer(
         place = layer_text.placing(page, width, height)
         turn = layer_text.turn_needed(text, place) if may_turn else 0
         place = layer_text.turned(place, turn, width, height)
-        orders, pictures = _drawn(page, place)
+        orders, pictures, strikes = _drawn(page, place)
+        strikes += [place.on_rect(*middle) for middle in struck]
         found = list(layer_text.CharacterReader(text, place, orders).characters())
     upright = turned(pixels, turn)
     grey = Image.fromarray(upright).convert("L")
@@ -392,7 +409,7 @@ def text_layer(
         if one is None or id(one) in visible or one.code.isspace()
     )
     if hidden:
-        return TextLayer(characters=tuple(on_page), turn=turn)
+        return TextLayer(characters=tuple(on_page), turn=turn, strikes=tuple(strikes))
     distrust = next(_faults(kept, unseen, pictures, grey), None)
     naming = Naming() if distrust else judge_naming(kept, grey)
     if distrust or naming.is_wrong:
@@ -404,7 +421,14 @@ def text_layer(
     left_out = frozenset(chain(*naming.unsure))
     known = tuple(None if place in left_out else one for place, one in enumerate(kept))
     distrust, unread = _uncovered(known, upright, [place for _, place in pictures], unsure)
-    return TextLayer(characters=known, turn=turn, distrust=distrust, misreadings=naming.doubts, unread=unread)
+    return TextLayer(
+        characters=known,
+        turn=turn,
+        distrust=distrust,
+        misreadings=naming.doubts,
+        unread=unread,
+        strikes=tuple(strikes),
+    )
 
 
 def _faults(
@@ -459,17 +483,22 @@ def _share(flags: Iterable[bool]) -> float:
     return float(np.mean([*flags] or [False]))
 
 
-def _drawn(page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix) -> tuple[dict[int, int], list[_Picture]]:
-    """Return when each text object of a page is drawn, by its address; and its pictures."""
+def _drawn(
+    page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix
+) -> tuple[dict[int, int], list[_Picture], list[Rectangle]]:
+    """Return when each text object of a page is drawn, by its address; its pictures; and its level lines."""
     orders: dict[int, int] = {}
     pictures: list[_Picture] = []
+    lines: list[Rectangle] = []
     for order, (item, at) in enumerate(_items(page, place)):
         kind = raw.FPDFPageObj_GetType(item)
         if kind == raw.FPDF_PAGEOBJ_TEXT:
             orders[ctypes.addressof(item.contents)] = order
         elif kind == raw.FPDF_PAGEOBJ_IMAGE:
             pictures.append((order, _rectangle(item, at)))
-    return orders, pictures
+        elif kind == raw.FPDF_PAGEOBJ_PATH:
+            lines += level_lines(item, at)
+    return orders, pictures, lines
 
 
 def _lost_places(
