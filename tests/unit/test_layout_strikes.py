@@ -112,6 +112,34 @@ def test_a_line_is_struck_out_by_whatever_stroke(
     assert struck(read(image, lines)) == [word.text for word in lines[0].words]
 
 
+@pytest.mark.parametrize("size", [24, 32, 44])
+@pytest.mark.parametrize("beyond", [0.12, 0.2])
+@pytest.mark.parametrize(("line", "place"), [(0, 1), (2, 1)])
+def test_a_short_line_strikes_out_a_number(size: int, beyond: float, line: int, place: int) -> None:
+    image, lines = drawn(size)
+    word = lines[line].words[place]
+    left, right, y = word.box.left - beyond * size, word.box.right + beyond * size, word.box.top + 0.7 * size
+    ImageDraw.Draw(image).line((left, y + 1, right, y - 1), fill=INKS[2], width=max(2, size // 12))
+    assert struck(read(image, lines)) == [word.text]
+
+
+@pytest.mark.parametrize("size", [20, 26, 34, 44])
+def test_no_stroke_of_a_digit_strikes_a_number_out(size: int) -> None:
+    image, _ = drawn(size)
+    text = "4 7 1 14 44 2.5 +4 - 3 - 132/84 8:30 0,5"
+    ImageDraw.Draw(image).rectangle((0, 0, *image.size), fill="white")
+    words, left = [], 2.0 * size
+    for word in text.split():
+        ImageDraw.Draw(image).text((left, size), word, fill="black", font=ImageFont.load_default(size))
+        right = left + ImageFont.load_default(size).getlength(word)
+        words.append(
+            Word(text=word, box=Box(left=int(left), top=size, right=int(right) + 1, bottom=round(2.2 * size)))
+        )
+        left = right + 0.3 * size
+    box = Box(left=2 * size, top=size, right=words[-1].box.right, bottom=round(2.2 * size))
+    assert struck(read(image, [Line(text=text, box=box, words=tuple(words))])) == []
+
+
 @pytest.mark.parametrize("size", [32, 44])
 def test_a_cross_over_one_line_is_told(size: int) -> None:
     image, lines = drawn(size)

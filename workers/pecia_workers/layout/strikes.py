@@ -10,10 +10,12 @@ whatever the source of the text. A line strikes letters out if
 5. both of its ends are near text of the row: a rule of a table or a chart goes on.
 
 A pen's line waves, and two lines strike out as well as one. Such lines are followed from gap to gap between letters,
-where a column of pixels has nothing but one or two thin strokes. Long diagonals strike out the words that they pass
-through, and a cross those between its arms.
+where a column of pixels has nothing but one or two thin strokes. Through a number of a few digits a short line is
+looked for, which begins in the white before it and ends in the white behind it. Long diagonals strike out the words
+that they pass through, and a cross those between its arms.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -67,6 +69,11 @@ _DRAWN, _ALONE_DIAGONAL = 0.95, 0.3
 """Share of the length of a diagonal that has ink, and that has none beside it."""
 _LONG_DIAGONAL, _SLOPES, _SLACK = 3.2, (0.045, 6.0), 0.3
 """Least length of a diagonal, by the height of a line of text; how steep it is; how much of a line it may leave."""
+_NUMBER: Final = re.compile(r"[\d.,/:%]{1,6}")
+_BEYOND, _BEYOND_A_FOUR, _MOST_BEYOND = 0.08, 0.2, 0.8
+"""How far a line through a number goes on beside it, by the height of its line: least, beside a 4, and greatest."""
+_TALL, _LEAST_WIDTH, _LEVEL = 0.4, 0.25, 0.2
+"""Height of digits and width of a number, by the same height; how much higher one end of the line is at most."""
 _CURSIVE: Final = ("\u0590", "\u0dff")
 """Scripts whose letters are joined by a line of their own: Hebrew to Sinhala."""
 
@@ -111,6 +118,8 @@ def _strikes(piece: Line, grey: NDArray[np.uint8], boxes: NDArray[np.intp]) -> I
     contrast = np.asarray(cv2.absdiff(crop, np.full_like(crop, np.median(own))), dtype=np.uint8)
     ink = (contrast > np.clip(_OF_STRONG * contrast.max(), *_CONTRAST)).view(np.uint8)
     least = _GAPS + sum(map(piece.text.count, _DASHES))
+    for start, end in _through_numbers(piece, ink, left, height):
+        yield left + start, left + end
     for start, end in (*_straight(ink, contrast, height, long), *_winding(ink, contrast, height, least)):
         if end > start and _ends_at_text(left + start, left + end, box.top + height / 2, boxes, height):
             yield left + start, left + end
@@ -178,6 +187,51 @@ def _is_pen(part: Mask, contrast: NDArray[np.uint8], gaps: Sequence[tuple[int, i
         and met >= _MET_WINDING
         and _HIGHEST <= float(path.mean()) / len(part) <= 1 - _HIGHEST
     )
+
+
+def _through_numbers(piece: Line, ink: Mask, left: int, height: int) -> Iterator[tuple[int, int]]:
+    """Yield the columns from where to where a short line strikes a number out; `left`: where the ink begins."""
+    if height < _LEAST_WINDING:
+        return
+    strokes = np.count_nonzero(np.diff(ink, axis=0, prepend=0) == 1, axis=0)
+    depth, tops = ink.sum(axis=0), ink.argmax(axis=0)
+    bottoms = len(ink) - ink[::-1].argmax(axis=0)
+    is_line = (strokes == 1) & (depth <= max(2, _THICK * height))
+    is_tall = (depth > 0) & (bottoms - tops >= _TALL * height)
+    middles, runs = (tops + bottoms - 1) / 2, _runs(depth > 0)
+    for word in piece.words:
+        if not _NUMBER.fullmatch(word.text) or not any(map(str.isdecimal, word.text)):
+            continue
+        middle = (word.box.left + word.box.right) / 2 - left
+        from_, to = next((run for run in runs if run[0] <= middle < run[1]), (0, 0))
+        tall = from_ + np.flatnonzero(is_tall[from_:to])
+        if not tall.size or np.ptp(tall) + 1 < _LEAST_WIDTH * height:
+            continue
+        start, end = int(tall[0]), int(tall[-1]) + 1
+        lengths = [int(is_line[side].sum()) for side in (slice(from_, start), slice(end, to))]
+        least = (_BEYOND_A_FOUR if "4" in (word.text[0], word.text[-1]) else _BEYOND) * height
+        if min(lengths) < least or max(start - from_, to - end) > _MOST_BEYOND * height:
+            continue
+        sides = (np.flatnonzero(is_line[side]) + side.start for side in (slice(from_, start), slice(end, to)))
+        ends = tuple(float(np.median(middles[side])) for side in sides)
+        path = np.interp(np.arange(start, end), [(from_ + start) / 2, (end + to) / 2], ends)
+        if abs(ends[1] - ends[0]) <= _LEVEL * height and _crosses(
+            ink[:, start:end], path, depth[from_:start]
+        ):
+            yield from_, to
+
+
+def _crosses(digits: Mask, path: NDArray[np.float64], thickness: NDArray[np.intp]) -> bool:
+    """Whether a line runs along a path through digits, with ink of theirs above and below it."""
+    half, rows = float(np.median(thickness)) / 2, np.arange(len(digits))[:, np.newaxis]
+    on, above, below = np.abs(rows - path) <= half + 1, rows < path - half - 1, rows > path + half + 1
+    ink = digits.astype(bool)
+    of_digits = np.flatnonzero((ink & (above | below)).any(axis=1))
+    if not of_digits.size or (ink & on).any(axis=0).mean() < _DRAWN:
+        return False
+    met = min(float((ink & side).any(axis=0).mean()) for side in (above, below))
+    place = (float(path.mean()) - of_digits[0]) / max(1, of_digits[-1] - of_digits[0])
+    return met >= _MET_WINDING and _HIGHEST <= place <= 1 - _HIGHEST
 
 
 def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
