@@ -30,7 +30,6 @@ class RunningFleet(BaseModel):
     database_url: str
     redis_url: str
     payload_url: str
-    flower_url: str | None = None
     webhook_secret: str = Field(default="", repr=False)
     """Signs the callbacks of jobs' own webhooks."""
     webhook_listener: int = 0
