@@ -30,7 +30,6 @@ class RunningFleet(BaseModel):
     database_url: str
     redis_url: str
     payload_url: str
-    flower_url: str | None = None
     webhook_secret: str = Field(default="", repr=False)
     """Signs the callbacks of jobs' own webhooks."""
     webhook_listener: int = 0
@@ -149,7 +148,14 @@ class Need(StrEnum):
     LANGUAGE = "language"
 
 
-# A worker whose capabilities are unknown, because an older version registered it, is taken to be able to do anything.
+ABLE = """coalesce(CASE needs.name
+    WHEN 'stage' THEN true
+    WHEN 'adapter' THEN workers.capabilities->'adapters' ? needs.value
+    WHEN 'fields' THEN CAST(workers.capabilities->>'fields' AS boolean)
+    ELSE jsonb_typeof(workers.capabilities->'languages') = 'null'
+         OR workers.capabilities->'languages' ?| string_to_array(needs.value, ',') END, true)"""
+"""SQL about a row of `workers` and one of `needs`, with `name` and `value`: it can do that, or does not say."""
+
 UNSERVED = f"""
     WITH requested AS (
         SELECT CASE WHEN CAST(:job_ids AS uuid[]) IS NOT NULL THEN parts.job_id END AS job_id, parts.stage,
@@ -169,12 +175,7 @@ UNSERVED = f"""
     ), unserved AS (
         SELECT * FROM needs WHERE NOT EXISTS (
             SELECT FROM workers
-            WHERE {ON_DUTY} AND needs.stage = ANY(workers.stages) AND CASE
-                WHEN needs.name = 'stage' OR workers.capabilities IS NULL THEN true
-                WHEN needs.name = 'adapter' THEN workers.capabilities->'adapters' ? needs.value
-                WHEN needs.name = 'fields' THEN CAST(workers.capabilities->>'fields' AS boolean)
-                ELSE jsonb_typeof(workers.capabilities->'languages') = 'null'
-                     OR workers.capabilities->'languages' ?| string_to_array(needs.value, ',') END
+            WHERE {ON_DUTY} AND needs.stage = ANY(workers.stages) AND {ABLE}
         )
     ), first AS (
         SELECT *, min(rank) OVER (PARTITION BY job_id, stage) AS least FROM unserved

@@ -90,7 +90,7 @@ def cut(duration: float, task: CaptionVideo, *, stages: frozenset[Stage] = froze
         return True
 
     spool, decoder = cast("Spool", OneFile()), cast("Decoder", OneVideo(duration))
-    ingest = Ingest(spool, decoder, SETTINGS, served, stored, fields_filled=able, language_read=able)
+    ingest = Ingest(spool, decoder, SETTINGS, served, stored, readers_can=able)
     return asyncio.run(ingest(part(Stage.INGEST, task)))
 
 

@@ -36,9 +36,6 @@ def corrected(split: Split, change: SplitChange, *, number: int, by: str, at: da
 
     Raises `InvalidOptionError` if the change cannot be meant, `IdentityConflictError` if it needs `same_patient`.
     """
-    pages = {page for part in split.documents for page in part.pages}
-    if pages - {page.number for page in split.page_signs}:
-        raise InvalidOptionError("An earlier version split this bundle: submit it anew to correct it.")
     draft = _Draft(split, change, by, at)
     draft.apply()
     return draft.finished().model_copy(

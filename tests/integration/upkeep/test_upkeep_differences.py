@@ -264,7 +264,8 @@ def staffed(tables: Any) -> None:
     """Somebody of each role is on duty."""
     for role in ("ingest", "engine", "webhooks", "upkeep"):
         tables.add_worker(role)
-        tables.query("UPDATE workers SET role = name")
+        # Seen for as long as the test takes, on a machine however busy.
+        tables.query("UPDATE workers SET role = name, seen_at = now() + interval '1 hour'")
 
 
 @pytest.mark.usefixtures("healthy", "staffed")
@@ -305,8 +306,8 @@ def test_the_doctor_sees_the_relay_and_the_callbacks_fall_behind_and_leaves_noth
     code, said = doctor()
 
     assert code == 4
-    assert said["relay"]["detail"].startswith("1 parts wait to be published, the oldest for 12")
-    assert said["callbacks"]["detail"].startswith("1 are due, the oldest for 18")
+    assert said["relay"]["detail"].startswith("1 parts wait to be published, the oldest for ")
+    assert said["callbacks"]["detail"].startswith("1 are due, the oldest for ")
 
 
 async def _hear(_jobs: Any) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -12,16 +11,16 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pecia_schemas.running import Need
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.ledger.workers import (
     Heartbeat,
     WorkerIdentity,
-    fields_filled,
     forget_gone,
     is_registered,
-    language_read,
+    readers_can,
     register,
     stages_on_duty,
 )
@@ -130,28 +129,27 @@ def test_the_stages_on_duty_are_those_of_workers_that_live(tables: Any, house: H
 ENGLISH = {"languages": ["en"]}
 
 
-async def korean_read(database: AsyncEngine) -> bool:
-    return await language_read(database, "ko")
+FIELDS, KOREAN = (Need.FIELDS, "true"), (Need.LANGUAGE, "ko")
 
 
 @pytest.mark.parametrize(
-    ("ask", "able", "answer"),
+    ("need", "able", "answer"),
     [
-        (fields_filled, [], True),
-        (fields_filled, [{"fields": False}], False),
-        (fields_filled, [{"fields": False}, {"fields": True}], True),
-        (fields_filled, [{"fields": False}, None], True),
-        (korean_read, [], True),
-        (korean_read, [ENGLISH], False),
-        (korean_read, [ENGLISH, {"languages": ["en", "ko"]}], True),
-        (korean_read, [ENGLISH, {"languages": None}], True),
-        (korean_read, [ENGLISH, None], True),
-        (korean_read, [ENGLISH, {}], True),
+        (FIELDS, [], True),
+        (FIELDS, [{"fields": False}], False),
+        (FIELDS, [{"fields": False}, {"fields": True}], True),
+        (FIELDS, [{"fields": False}, None], True),
+        (KOREAN, [], True),
+        (KOREAN, [ENGLISH], False),
+        (KOREAN, [ENGLISH, {"languages": ["en", "ko"]}], True),
+        (KOREAN, [ENGLISH, {"languages": None}], True),
+        (KOREAN, [ENGLISH, None], True),
+        (KOREAN, [ENGLISH, {}], True),
     ],
 )
 def test_what_is_asked_for_is_refused_only_while_all_who_read_say_that_they_cannot_do_it(
     house: House,
-    ask: Callable[[AsyncEngine], Awaitable[bool]],
+    need: tuple[Need, str],
     able: list[dict[str, Any] | None],
     answer: bool,
 ) -> None:
@@ -161,7 +159,7 @@ def test_what_is_asked_for_is_refused_only_while_all_who_read_say_that_they_cann
         for capabilities in able:
             reading = WorkerIdentity.new("engine", [Stage.READ])
             await register(database, replace(reading, capabilities=capabilities))
-        return await ask(database)
+        return await readers_can(database, *need)
 
     assert house.ask(story) is answer
 

@@ -64,7 +64,7 @@ def _column(table: str, key: str, column: str, bound: str) -> WrappedKind:
 
 
 DATA_KEYS = _column("job_keys", "job_id", "wrapped", "{} key")
-# Of an earlier version or a client without keys. One whose document and results are gone needs none.
+# Of a client without keys. One whose document and results are gone needs none.
 JOBS_WITHOUT = WrappedKind(
     "jobs",
     "id",

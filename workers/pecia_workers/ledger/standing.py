@@ -150,7 +150,7 @@ def roles_on_duty(connection: Connection) -> dict[str, int]:
 
 
 def engines_on_duty(connection: Connection) -> Sequence[Row[Any]]:
-    """Return name, stages, engine and capabilities, empty if an older version registered it, of each that lives."""
+    """Return name, stages, engine and capabilities, empty until its engine has started, of each that lives."""
     return connection.execute(_ENGINES).all()
 
 

@@ -19,12 +19,12 @@ from typing import Any, Self
 from uuid import uuid4
 
 import structlog
-from sqlalchemy import TextClause, bindparam, text
+from sqlalchemy import bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas.connecting import name_of, outage_suppressed, verdict_on
-from pecia_schemas.running import LIVING, LOST, ON_DUTY
+from pecia_schemas.running import ABLE, LIVING, LOST, ON_DUTY, Need
 from pecia_schemas.states import Stage
 from pecia_workers.ledger.database import change, fetch, open_database, open_for_questions
 from pecia_workers.protocol.base import Engine
@@ -102,20 +102,12 @@ _REGISTERED = text(
 _STAGES_ON_DUTY = text(f"SELECT DISTINCT unnest(stages) FROM workers WHERE {ON_DUTY}")  # noqa: S608  a constant
 
 
-def _of_readers(can: str) -> TextClause:
-    """Return SQL: whether a worker that reads pages now can do it, by its capabilities, or may; true without any."""
-    return text(
-        f"""
-        SELECT coalesce(bool_or(coalesce({can}, true)), true)
-        FROM workers WHERE {ON_DUTY} AND 'read' = ANY(stages)
-        """  # noqa: S608  constants of this module
-    )
-
-
-_FIELDS_FILLED = _of_readers("CAST(capabilities->>'fields' AS boolean)")
-_LANGUAGE_READ = _of_readers(
-    "jsonb_typeof(capabilities->'languages') = 'null'"
-    " OR capabilities->'languages' ?| string_to_array(CAST(:language AS text), ',')"
+_READERS_CAN = text(
+    f"""
+    SELECT coalesce(bool_or({ABLE}), true)
+    FROM workers, (SELECT CAST(:need AS text), CAST(:value AS text)) AS needs (name, value)
+    WHERE {ON_DUTY} AND 'read' = ANY(stages)
+    """  # noqa: S608  constants
 )
 
 # One that a part still runs on, as far as Postgres knows, is needed to tell how it left that part.
@@ -162,19 +154,13 @@ async def stages_on_duty(database: AsyncEngine) -> frozenset[Stage]:
     return frozenset(stage for stage in Stage if stage in served)
 
 
-async def fields_filled(database: AsyncEngine) -> bool:
-    """Return whether a worker that reads pages now fills fields too, or may; True while there is none to say no."""
-    ((filled,),) = await fetch(database, _FIELDS_FILLED)
-    return bool(filled)
-
-
-async def language_read(database: AsyncEngine, language: str) -> bool:
-    """Return whether a worker that reads pages now reads that language, or one of several, or may.
+async def readers_can(database: AsyncEngine, need: Need, value: str) -> bool:
+    """Return whether a worker that reads pages now can do that, or may; of several languages one is enough.
 
     True while there is none to say no.
     """
-    ((read,),) = await fetch(database, _LANGUAGE_READ, language=language)
-    return bool(read)
+    ((able,),) = await fetch(database, _READERS_CAN, need=need, value=value)
+    return bool(able)
 
 
 async def forget_gone(database: AsyncEngine, *, age: timedelta) -> int:

@@ -265,7 +265,6 @@ class LocalFleet:
                     database_url=self.settings.database_url.get_secret_value(),
                     redis_url=self.settings.redis_url.get_secret_value(),
                     payload_url=self.settings.payload_url,
-                    flower_url=self.flower.url if self.flower else None,
                     webhook_secret=self.settings.webhook_secret.get_secret_value(),
                     webhook_listener=self.settings.webhook_listener,
                 )

@@ -97,13 +97,6 @@ CREDIT = "pecia:credit"
 DEAD = "pecia:dead"
 RELAYED = "pecia:relayed"
 SERVED = "pecia:served"
-EARLIER = (
-    *(f"pecia:{name}" for name in ("again", "deliveries", "leased", "leases", "owners", "takers")),
-    *(f"pecia:warden:{stage}" for stage in Stage),
-)
-"""What earlier versions kept; this one reads none of it."""
-EARLIER_PATTERN = "pecia:taken:*"
-"""More of that: a key for each worker."""
 
 _FIELDS = 7
 """Of each part that a claim brings."""

@@ -22,7 +22,7 @@ from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import fetch
 from pecia_workers.ledger.publication import expected_in_redis, unpublish
 from pecia_workers.ledger.recovery import Judge, find_orphaned
-from pecia_workers.queue.lists import DEAD, EARLIER, EARLIER_PATTERN, held_parts, mend_turns
+from pecia_workers.queue.lists import DEAD, held_parts, mend_turns
 from pecia_workers.upkeep.loop import GRACE, LATELY, Stores, find_lost, relay
 
 SECOND_LOOK: Final = timedelta(seconds=3)
@@ -52,10 +52,6 @@ class Difference(StrEnum):
     UNENDED = "unended jobs", "jobs go on although all their parts are over"
     STUCK_SUMMARIES = "stuck summaries", "summaries or splits wait for parts that are over"
     DEAD_MESSAGES = "dead messages", "messages in Redis were none and have been put aside"
-    EARLIER_KEYS = (
-        "earlier keys",
-        "keys in Redis are of an earlier version: once its last worker has stopped, they serve no one",
-    )
     STRANGERS = (
         "strangers",
         "parts in Redis are unknown to Postgres: do two fleets share this Redis, or was Postgres set back?",
@@ -110,13 +106,6 @@ async def _dead_messages(scene: Scene) -> set[Hashable]:
     return set(range(count))
 
 
-async def _earlier_keys(scene: Scene) -> set[Hashable]:
-    redis = scene.stores.redis
-    of_workers = await asyncio.to_thread(lambda: set(redis.scan_iter(EARLIER_PATTERN)))
-    kept = {key for key in EARLIER if await asyncio.to_thread(redis.exists, key)}
-    return {*kept, *of_workers}
-
-
 async def _strangers(scene: Scene) -> set[Hashable]:
     # The claim puts other messages aside.
     held = set(filter(_ID.fullmatch, await asyncio.to_thread(held_parts, scene.stores.redis)))
@@ -165,8 +154,8 @@ async def _mend_jobs(scene: Scene, items: Items) -> None:
     await scene.stores.bus.announce(ended)
 
 
-async def _delete(scene: Scene, keys: Items) -> None:
-    await asyncio.to_thread(scene.stores.redis.delete, *keys)
+async def _forget_dead(scene: Scene, _items: Items) -> None:
+    await asyncio.to_thread(scene.stores.redis.delete, DEAD)
 
 
 _Look = Callable[[Scene], Awaitable[Iterable[Hashable]]]
@@ -179,8 +168,7 @@ _KINDS: dict[Difference, tuple[_Look, _PutRight | None]] = {
     Difference.MISCOUNTED: (partial(_wrong_jobs, standing.MISCOUNTED), _mend_jobs),
     Difference.UNENDED: (partial(_wrong_jobs, standing.UNENDED), _mend_jobs),
     Difference.STUCK_SUMMARIES: (partial(_wrong_jobs, standing.STUCK_SUMMARIES), _mend_jobs),
-    Difference.DEAD_MESSAGES: (_dead_messages, lambda scene, _: _delete(scene, frozenset({DEAD}))),
-    Difference.EARLIER_KEYS: (_earlier_keys, _delete),
+    Difference.DEAD_MESSAGES: (_dead_messages, _forget_dead),
     Difference.STRANGERS: (_strangers, None),
     Difference.MISSING_PAYLOADS: (_missing_payloads, None),
 }

@@ -37,7 +37,7 @@ from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
 from pecia_workers.engines.registry import create_engine, create_witness
 from pecia_workers.ledger.database import retry_unavailable
 from pecia_workers.ledger.ledger import Ledger, PartLostError, unheld
-from pecia_workers.ledger.workers import WorkerIdentity, fields_filled, language_read, stages_on_duty
+from pecia_workers.ledger.workers import WorkerIdentity, readers_can, stages_on_duty
 from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.media.decoder import Decoder, Spool, keep_swept, turn_of
 from pecia_workers.media.pages import FramePlan, Limits, MediaError, Stretch
@@ -103,8 +103,7 @@ class Stages:
             settings,
             served,
             Intake(store, self.ledger, scratch.path, settings),
-            fields_filled=lambda: retry_unavailable(partial(fields_filled, self.database)),
-            language_read=lambda language: retry_unavailable(partial(language_read, self.database, language)),
+            readers_can=lambda *need: retry_unavailable(partial(readers_can, self.database, *need)),
         )
         self.handlers[Stage.SPLIT] = SplitBundle(self.ledger.pages)
         if self.engine is None:
@@ -248,8 +247,8 @@ def failure_of(error: Exception, *, attempt: int) -> Failure:
 class Ingest:
     """Cuts payloads for the stage that will work on them.
 
-    `stages_served` is what the fleet's engines can do, `fields_filled` whether they fill fields too, `language_read`
-    whether they read a language: what none of them can must fail now, neither wait for ever nor page by page.
+    `stages_served` is what the fleet's engines can do, `readers_can` whether they fill fields too, or read a language:
+    what none of them can must fail now, neither wait for ever nor page by page.
     `intake` returns a part's payload, which the fleet may have to fetch first.
     """
 
@@ -261,8 +260,7 @@ class Ingest:
         stages_served: Callable[[], Awaitable[frozenset[Stage]]],
         intake: Callable[[ClaimedPart], Awaitable[PayloadRef]],
         *,
-        fields_filled: Callable[[], Awaitable[bool]],
-        language_read: Callable[[str], Awaitable[bool]],
+        readers_can: Callable[[Need, str], Awaitable[bool]],
     ) -> None:
         self._spool = spool
         self._decoder = decoder
@@ -271,8 +269,7 @@ class Ingest:
         self._limits = Limits.of(settings)
         self._stages_served = stages_served
         self._intake = intake
-        self._fields_filled = fields_filled
-        self._language_read = language_read
+        self._readers_can = readers_can
 
     async def __call__(self, part: ClaimedPart) -> Cut:
         """Return the parts of the claimed payload.
@@ -281,11 +278,11 @@ class Ingest:
         """
         task = part.task
         if isinstance(task, tasks.ReadPages):
-            if task.language is not None and not await self._language_read(task.language):
+            if task.language is not None and not await self._readers_can(Need.LANGUAGE, task.language):
                 lack = Lack(job_id=None, stage=Stage.READ, need=Need.LANGUAGE, value=task.language, parts=1)
                 found = f"{lack.sentence[0].upper()}{lack.sentence[1:]}."
                 raise MediaError(FailureCode.LANGUAGE_UNAVAILABLE, found)
-            if task.fields is not None and not await self._fields_filled():
+            if task.fields is not None and not await self._readers_can(Need.FIELDS, "true"):
                 raise MediaError(FailureCode.FIELDS_UNAVAILABLE, "No engine of this fleet fills fields.")
         elif Stage.CAPTION not in await self._stages_served():
             raise MediaError(FailureCode.NO_ENGINE, "No engine of this fleet captions videos.")

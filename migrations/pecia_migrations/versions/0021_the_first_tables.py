@@ -1,11 +1,11 @@
-"""The tables of the first release. Databases that are at 0016 by the sixteen steps that came before have the same.
+"""The tables of the first release. Databases that came to 0021 by the steps before it have the same.
 
-Revision: 0016, after .
+Revision: 0021, after .
 """
 
 from alembic import op
 
-revision = "0016"
+revision = "0021"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -41,6 +41,7 @@ CREATE TABLE endpoints (
     former_secret jsonb, former_until timestamptz, client varchar(200) NOT NULL, tenant varchar(63),
     created_at timestamptz NOT NULL DEFAULT now(), disabled_at timestamptz
 );
+CREATE INDEX endpoints_tenant_idx ON endpoints (tenant, id);
 
 CREATE TABLE erasures (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, job_id uuid NOT NULL,
@@ -64,7 +65,7 @@ CREATE TABLE jobs (
     total integer, done integer NOT NULL DEFAULT 0, failed integer NOT NULL DEFAULT 0,
     cancelled integer NOT NULL DEFAULT 0, failure jsonb, created_at timestamptz NOT NULL DEFAULT now(),
     not_before timestamptz, expires_at timestamptz, started_at timestamptz, finished_at timestamptz,
-    payload_released_at timestamptz, erased_at timestamptz
+    payload_released_at timestamptz, erased_at timestamptz, endings integer NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70, {_LARGE});
 CREATE INDEX jobs_batch_idx ON jobs (batch, id) WHERE batch IS NOT NULL;
 CREATE INDEX jobs_expires_at_idx ON jobs (expires_at) WHERE state IN ('queued', 'running');
@@ -74,11 +75,24 @@ CREATE INDEX jobs_metadata_idx ON jobs USING gin (metadata);
 CREATE INDEX jobs_payload_due_idx ON jobs (finished_at)
     WHERE payload_released_at IS NULL AND finished_at IS NOT NULL;
 CREATE INDEX jobs_payload_idx ON jobs (payload) WHERE payload_released_at IS NULL;
+CREATE INDEX jobs_requests_idx ON jobs (kind, tenant, id) WHERE kind IN ('openai.file', 'openai.batch');
 CREATE INDEX jobs_results_due_idx ON jobs (finished_at) WHERE erased_at IS NULL AND finished_at IS NOT NULL;
 CREATE INDEX jobs_state_idx ON jobs (state, id);
 CREATE INDEX jobs_tenant_idx ON jobs (tenant, id) WHERE tenant IS NOT NULL;
 CREATE INDEX jobs_tenant_open_idx ON jobs (tenant, client)
     WHERE tenant IS NOT NULL AND state IN ('queued', 'running');
+
+CREATE TABLE job_keys (
+    job_id uuid PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, wrapped jsonb NOT NULL
+) WITH (fillfactor = 70, {_LARGE});
+
+CREATE TABLE notices (
+    id uuid PRIMARY KEY, job_id uuid NOT NULL REFERENCES jobs ON DELETE CASCADE,
+    tenant varchar(63) NOT NULL DEFAULT '', type text NOT NULL, body jsonb NOT NULL,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(), after uuid
+);
+CREATE INDEX notices_tenant_at_idx ON notices (tenant, at, id);
+CREATE INDEX notices_job_id_idx ON notices (job_id);
 
 CREATE TABLE output_lengths (
     workload varchar(200) PRIMARY KEY, weights double precision[] NOT NULL,
@@ -95,9 +109,12 @@ CREATE INDEX reads_job_id_idx ON reads (job_id);
 
 CREATE TABLE receivers (
     receiver text PRIMARY KEY, next_due timestamptz, failures integer NOT NULL DEFAULT 0,
-    failing_since timestamptz, failed_at timestamptz, paused_until timestamptz
+    failing_since timestamptz, failed_at timestamptz, paused_until timestamptz,
+    tenant varchar(63) NOT NULL DEFAULT '', known_at timestamptz NOT NULL DEFAULT now(), well_at timestamptz,
+    standing text NOT NULL GENERATED ALWAYS AS
+        (CASE WHEN failures > 0 THEN 'failing' WHEN well_at IS NOT NULL THEN 'well' ELSE 'new' END) STORED
 );
-CREATE INDEX receivers_next_due_idx ON receivers (next_due);
+CREATE INDEX receivers_turn_idx ON receivers (tenant, standing, next_due) WHERE next_due IS NOT NULL;
 
 CREATE TABLE workers (
     name varchar(200) PRIMARY KEY, role varchar(200) NOT NULL, stages text[] NOT NULL,
@@ -136,7 +153,7 @@ CREATE INDEX job_events_job_id_sequence_idx ON job_events (job_id, sequence);
 
 CREATE TABLE parts (
     id uuid PRIMARY KEY, job_id uuid NOT NULL REFERENCES jobs ON DELETE CASCADE,
-    stage text NOT NULL CHECK (stage IN ('ingest', 'read', 'caption', 'summarize')),
+    stage text NOT NULL CHECK (stage IN ('ingest', 'read', 'caption', 'summarize', 'split')),
     ordinal integer NOT NULL, lane text NOT NULL, flow uuid,
     state text NOT NULL DEFAULT 'queued' CHECK (
         state IN ('held', 'queued', 'running', 'done', 'failed', 'cancelled')),
@@ -150,6 +167,7 @@ CREATE TABLE parts (
     engine_s double precision, first_token_s double precision, saved_tokens integer,
     UNIQUE (job_id, stage, ordinal)
 ) WITH (fillfactor = 70, {_LARGE});
+CREATE INDEX parts_conflicts_idx ON parts (job_id) WHERE stage = 'split' AND doubts > 0;
 CREATE INDEX parts_early_idx ON parts (run_at) WHERE state = 'queued' AND early;
 CREATE INDEX parts_failed_idx ON parts (finished_at) WHERE state = 'failed';
 CREATE INDEX parts_finished_at_idx ON parts (finished_at) WHERE engine IS NOT NULL;
@@ -211,6 +229,7 @@ def downgrade() -> None:
     """Take them away, with everything that is stored."""
     op.execute("DROP FUNCTION hold_payloads")
     op.execute(
-        "DROP TABLE access_keys, batches, discarded_payloads, endpoints, erasures, flows, jobs, output_lengths, reads,"
-        " receivers, workers, deliveries, job_events, parts, delivery_attempts, results, result_cache, revisions"
+        "DROP TABLE access_keys, batches, discarded_payloads, endpoints, erasures, flows, jobs, job_keys, notices,"
+        " output_lengths, reads, receivers, workers, deliveries, job_events, parts, delivery_attempts, results,"
+        " result_cache, revisions"
     )
