@@ -167,6 +167,7 @@ class Unwinding:
 
     room = 1.0
     name = "unwinding"
+    figures: Mapping[str, Any] = {}
 
     def __init__(self) -> None:
         self.begun: list[UUID] = []

@@ -47,6 +47,10 @@ class ScriptedRuntime:
         while not (self._directory / "lost").exists():  # noqa: ASYNC110  the test is another process
             await asyncio.sleep(0.02)
 
+    @property
+    def figures(self) -> dict[str, int]:
+        return {"parts-per-minute": 0}
+
     async def run(
         self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None]
     ) -> dict[str, str]:

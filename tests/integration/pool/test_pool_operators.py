@@ -66,6 +66,7 @@ def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: Fleet
     assert (active["id"], active["name"]) == (str(part), "pecia.read")
     assert (active["args"], active["kwargs"]) == ([], {})
     assert (stats["pool"]["in-flight"], stats["pool"]["tokens-in-flight"]) == (1, 7)
+    assert stats["pool"]["parts-per-minute"] == 0
     assert [queue["name"] for queue in queues] == ["read.urgent", "read.normal", "read.bulk"]
     fleet.finish(part)
     fleet.await_settled()

@@ -185,6 +185,11 @@ class EngineWatch:
         self._engine = engine
         self._last = base.Load(running=0, waiting=0)
 
+    @property
+    def kv_used(self) -> float | None:
+        """Share of the KV cache's blocks in use at the last look, 0 to 1; None if the engine does not report it."""
+        return self._last.kv_used
+
     def saw(self, load: base.Load, share: float) -> None:
         """Take over one look at the engine, and the share of its budget that may be used."""
         metrics.ENGINE_RUNNING.labels(self._engine).set(load.running)

@@ -279,6 +279,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             "max-tokens": self._budget.tokens,
             "in-flight": len(self._jobs),
             "tokens-in-flight": self._tokens,
+            **self._runtime.figures,
         }
 
 

@@ -7,6 +7,7 @@ Flower see nothing of what came without a message.
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
@@ -58,6 +59,7 @@ _LOAD_EVERY_S = 1.0
 _REQUEUE_AFTER_FAULT_S = 1.0
 _END_S = 3.0
 _SIGHT_S = 10.0
+_RATE_S = 60
 _CLAIMED_AGO = timedelta(seconds=30)
 """So long ago the reply to a claim has come, or it is lost."""
 
@@ -124,11 +126,14 @@ class Runtime:
         self._overdue: set[UUID] = set()
         """Parts that run here and were given up."""
         self._requeue_reason = "given_back"
+        self._committed = 0
         self._storage = _Storage()
         self._settings = settings
         self._resources = AsyncExitStack()
         self._turned_at = monotonic()
         self._engine_seen: EngineWatch | None = None
+        self._each_second: deque[int] = deque([0], maxlen=_RATE_S + 1)
+        """Parts committed since the start, as of each of the last seconds."""
 
     async def start(self, priced: Priced = unnoticed) -> Budget:
         """Open the stores, load the engine if a stage needs one, register; return how much may be claimed.
@@ -238,10 +243,22 @@ class Runtime:
         """Return how many parts may begin without a message."""
         return math.floor(self._slots * self._share) - len(self._running)
 
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """Parts committed in the last minute, share of what may be claimed as a rule, KV cache in use (0 to 1)."""
+        figures: dict[str, Any] = {
+            "parts-per-minute": self._each_second[-1] - self._each_second[0],
+            "share-of-budget": round(self.room, 2),
+        }
+        if self._engine_seen and self._engine_seen.kv_used is not None:
+            figures["kv-cache-used"] = round(self._engine_seen.kv_used, 3)
+        return figures
+
     async def lost(self) -> None:
         """Return once the engine has died, of a part or of itself; never for a worker without one."""
         with suppress(EngineDeadError):
             while True:
+                self._each_second.append(self._committed)
                 if self._stages.engine and self._engine_seen:
                     self._engine_seen.saw(self._stages.engine.load(), self._stages.memory)
                 await asyncio.sleep(_LOAD_EVERY_S)
@@ -320,6 +337,7 @@ class Runtime:
                 if outcome.retry_in is None:
                     raise failed
                 raise Retry(exc=failed, when=outcome.retry_in.total_seconds())
+            self._committed += 1
             return outcome
 
     async def _work(self, part: ClaimedPart) -> Outcome:
