@@ -253,7 +253,7 @@ def test_an_application_stores_the_text_of_a_verified_callback_once(
                 ).fetchone()
                 database.execute(f"UPDATE {table} SET text = 'as a person corrected it'")  # noqa: S608
             (job,) = (job for job in client.jobs(limit=5) if f"/scans/{job.metadata.get('scan')}" == scan)
-            (delivery,) = client.deliveries(job=job)
+            (delivery,) = eventually(lambda: client.deliveries(job=job, state="delivered"))
             client.replay([delivery])
             eventually(lambda: len(client.delivery(delivery.id).attempts) == 2)
             assert browser.get(scan).json()["text"] == "as a person corrected it"

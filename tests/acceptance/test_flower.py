@@ -37,7 +37,7 @@ pytestmark = pytest.mark.gate
 SAID = "Larkspurfield"
 PAGES = 40
 """More than a turn: the last ones wait behind a marker."""
-HELD_S = 600.0
+HELD_S = 3600.0
 
 STATES = {
     "read": "SUCCESS",
@@ -89,6 +89,8 @@ def ward(run_fleet: RunFleet, eventually: Eventually) -> Iterator[Ward]:
         "flower_url_prefix": "fleet",
         "remote_control": "revoke",
         "max_in_flight": 2,
+        "engine_timeout": timedelta(seconds=HELD_S),
+        "part_timeout": timedelta(seconds=HELD_S),
         "max_tokens_in_flight": 8_192,
         "retry_delay": timedelta(hours=1),
     }
@@ -302,8 +304,7 @@ KEPT = 3
 @pytest.fixture
 def flower(redis_url: str, eventually: Eventually) -> Iterator[httpx2.Client]:
     """A program that knows the password of a Flower that may keep few parts."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     own = {
         "PECIA_REDIS_URL": redis_url,
         "PECIA_FLOWER_PASSWORD": "known",

@@ -23,6 +23,7 @@ from pecia.evaluation.scores import report
 from pecia.evaluation.truth import exhibits
 from pecia.webhooks import verify
 from pecia_schemas.media import MediaType
+from tests.shared.browsers import tab
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.fixture_types import Eventually, RunFleet
 from tests.shared.limits import WAIT_S
@@ -99,17 +100,10 @@ def reviewing(archive: Archive, *options: str) -> Iterator[str]:
 
 @contextmanager
 def opened(browser: Browser, address: str, **how: Any) -> Iterator[Page]:
-    with browser.new_context(**{"viewport": {"width": 1280, "height": 800}, "locale": "en"} | how) as context:
-        context.set_default_timeout(WAIT_S * 1000)
-        expect.set_options(timeout=WAIT_S * 1000)
-        page = context.new_page()
-        faults: list[str] = []
-        page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: faults.append(str(error)))
+    with tab(browser, **how) as page:
         page.goto(address)
         expect(page.locator("#where")).to_contain_text("1 ")
         yield page
-        assert faults == []
 
 
 def keep(page: Page, name: str) -> None:

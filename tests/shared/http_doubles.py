@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import socket
 import struct
 import threading
@@ -13,9 +14,22 @@ from typing import Any, TypeVar
 Server = TypeVar("Server", bound="LoopbackServer")
 
 
+_claims: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    """Return a port for a server that is started later; no other caller, nor the system, hands it out meanwhile."""
+    for port in random.sample(range(10_000, 20_000), 10_000):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0pecia-test-port-{port}")  # until this process ends
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        return port
+    raise OSError("no port is free")
 
 
 class LoopbackServer(ThreadingHTTPServer):
