@@ -147,7 +147,7 @@ def test_another_tenant_sees_nothing_and_who_leaves_is_out(page: Page, fleet: An
 
 
 def test_a_link_signs_in_and_leaves_no_key_in_the_address(browser: Browser, fleet: Any) -> None:
-    with tab(browser, locale="ko-KR") as page:
+    with tab(browser, complains=True, locale="ko-KR") as page:
         link = web_link(fleet.fleet)
         assert link is not None
         page.goto(link)

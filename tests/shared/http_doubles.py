@@ -14,9 +14,6 @@ from typing import Any, TypeVar
 Server = TypeVar("Server", bound="LoopbackServer")
 
 
-_claims: list[socket.socket] = []
-
-
 def free_port() -> int:
     """Return a port for a server that is started later; no other caller, nor the system, hands it out meanwhile."""
     for port in random.sample(range(10_000, 20_000), 10_000):
@@ -27,7 +24,7 @@ def free_port() -> int:
         except OSError:
             claim.close()
             continue
-        _claims.append(claim)
+        claim.detach()
         return port
     raise OSError("no port is free")
 
