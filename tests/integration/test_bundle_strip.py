@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect
 from pecia import Client, ReadBundle
 from pecia_schemas.bundles import Subject
 from tests.shared import bundle_files
-from tests.shared.browsers import chromium
+from tests.shared.browsers import chromium, tab
 from tests.shared.house import House
 from tests.shared.limits import WAIT_S
 from tests.shared.npm_files import NothingThereError, absent
@@ -46,17 +46,11 @@ def reviewing(house: House) -> Iterator[str]:
 
 @contextmanager
 def opened(address: str) -> Iterator[Page]:
-    """Open an address in a browser, which must have no fault to tell."""
+    """Open an address in a browser."""
     try:
-        with chromium() as browser:
-            page = browser.new_page(viewport={"width": 1280, "height": 800}, locale="en")
-            page.set_default_timeout(WAIT_S * 1000)
-            expect.set_options(timeout=WAIT_S * 1000)
-            faults: list[str] = []
-            page.on("pageerror", lambda error: faults.append(str(error)))
+        with chromium() as browser, tab(browser, complains=True) as page:
             page.goto(address)
             yield page
-            assert faults == []
     except NothingThereError as error:
         absent(error)
 

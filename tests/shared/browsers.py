@@ -47,16 +47,17 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def tab(browser: Browser, *, complains: bool = False, **options: Any) -> Iterator[Page]:
-    """An empty page of a person of its own, whose waits have the one limit; its console stays clean, or `complains`."""
+    """An empty page of a person of its own, whose waits have the one limit; no script fails, nor `complains`."""
     usual = {"viewport": {"width": 1280, "height": 800}, "locale": "en"}
     with browser.new_context(**usual | options) as context:
         context.set_default_timeout(WAIT_S * 1000)
         expect.set_options(timeout=WAIT_S * 1000)
         page, faults = context.new_page(), list[str]()
-        page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+        if not complains:
+            page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: faults.append(str(error)))
         yield page
-        assert complains or faults == []
+        assert faults == []
 
 
 def _program() -> tuple[Path, dict[str, str | float | bool]]:
