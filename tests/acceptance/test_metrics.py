@@ -134,7 +134,7 @@ def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
     assert not [job.id for job in (*jobs, failed) if str(job.id) in told]
 
     assert not [text for text in pages.log("ingest").splitlines() if "Warning:" in text and text[0] != "{"]
-    (line,) = [line for line in pages.lines("ingest") if line["event"] == "part_failed"]
+    (line,) = eventually(lambda: [line for line in pages.lines("ingest") if line["event"] == "part_failed"])
     assert (line["job"], line["attempt"]) == (str(failed.id), 1)
     assert UUID(line["part"])
     assert not [process for process in ROLES if WORD in pages.log(process)]

@@ -46,7 +46,7 @@ def finish(started: Started, eventually: Eventually) -> Callable[..., None]:
 
     def start_and_wait(*jobs: Job[Any]) -> None:
         for role in ("upkeep", "ingest", "engine"):
-            started.worker(role, PECIA_LEASE="PT2S")
+            started.worker(role, PECIA_LEASE="PT8S")
         eventually(lambda: all(job.refresh().state is JobState.SUCCEEDED for job in jobs), timeout=2 * WAIT_S)
 
     return start_and_wait
