@@ -278,7 +278,7 @@ def test_an_address_that_does_not_answer_leads_on_to_the_next(
     async def dial(port: int) -> str:
         backend = GuardedBackend(allow=LOOPBACK, ports=(), resolve=answering("127.0.0.1", "127.0.0.2"))
         async with asyncio.timeout(WAIT_S):
-            stream = await backend.connect_tcp("hook.example", port, timeout=0.1)
+            stream = await backend.connect_tcp("hook.example", port, timeout=1)
         found = stream.get_extra_info("server_addr")
         await stream.aclose()
         return str(found[0])

@@ -22,8 +22,8 @@ from pecia_workers.worker.runner import Ending, Interruption, PartInFlight, Part
 from pecia_workers.worker.runtime import Runtime
 from tests.shared.fixture_types import Eventually
 
-LIMIT_S = 0.2
-LONG_S = 3 * LIMIT_S
+LIMIT_S = 0.5
+LONG_S = 2 * LIMIT_S
 PART = uuid4()
 
 

@@ -148,7 +148,7 @@ def test_a_page_that_kills_its_worker_fails_alone(
     """Workers are started again whenever one dies of it."""
 
     def start() -> Program:
-        return started.start(str(DEADLY_WORKER), PECIA_STAGES="read", PECIA_LEASE="PT15S")
+        return started.start(str(DEADLY_WORKER), PECIA_STAGES="read", PECIA_LEASE="PT5S")
 
     def crashes() -> int:
         worker = started.programs[-1]
