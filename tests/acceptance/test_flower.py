@@ -4,7 +4,6 @@ With SCREENSHOTS=docs/images in the environment the pages are kept there as pict
 """
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from pecia_schemas.states import Stage
 from pecia_workers.app import FleetApp
 from tests.shared.chat_server import Behaviour, ChatServerDouble, Fault, serving
 from tests.shared.fixture_types import Eventually, RunFleet
-from tests.shared.http_doubles import free_port
+from tests.shared.http_doubles import free_port, listens
 from tests.shared.limits import WAIT_S
 from tests.shared.overhearing import hears
 from tests.shared.pictures import encoded, note
@@ -319,15 +318,10 @@ def flower(redis_url: str, eventually: Eventually) -> Iterator[httpx2.Client]:
         ) as program,
     ):
         try:
-            eventually(lambda: _listens("127.0.0.1", port))
+            eventually(lambda: listens("127.0.0.1", port))
             yield program
         finally:
             process.terminate()
-
-
-def _listens(address: str, port: int) -> bool:
-    with socket.socket() as caller:
-        return caller.connect_ex((address, port)) == 0
 
 
 def test_no_more_parts_are_kept_than_the_settings_say_and_those_are_the_latest(
@@ -349,7 +343,7 @@ def test_no_more_parts_are_kept_than_the_settings_say_and_those_are_the_latest(
 def test_flower_listens_on_loopback_alone_unless_it_is_told_to(flower: httpx2.Client) -> None:
     port = flower.base_url.port
     assert port
-    assert not _listens("127.0.0.2", port)
+    assert not listens("127.0.0.2", port)
 
 
 @pytest.mark.parametrize("path", ["/fleet", "/fleet/"])

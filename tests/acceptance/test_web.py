@@ -3,9 +3,7 @@
 With SCREENSHOTS=docs/images in the environment pictures of the page are kept there.
 """
 
-import io
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from pecia.accounts import Scope
 from pecia_workers.commands.up import web_link
-from tests.shared.browsers import tab
+from tests.shared.browsers import keep, tab
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import run_pecia
 from tests.shared.fixture_types import RunFleet
@@ -81,12 +79,6 @@ def sign_in(page: Page, fleet: Any, tenant: str) -> None:
     page.keyboard.type(key_of(fleet, tenant))
     page.keyboard.press("Enter")
     expect(page.locator("#who")).to_contain_text(f"{tenant} / eva")
-
-
-def keep(page: Page, name: str) -> None:
-    if place := os.environ.get("SCREENSHOTS"):
-        picture = Image.open(io.BytesIO(page.screenshot(animations="disabled")))
-        picture.convert("RGB").quantize(64).save(Path(place) / f"{name}.png", optimize=True)
 
 
 def faults_of(page: Page) -> list[str]:

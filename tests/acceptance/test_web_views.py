@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, FilePayload, Page, expect
 from pecia import ReadDocument, Verdict
 from pecia_schemas.blocks import Block, BlockKind, Cell, Source, Table
 from pecia_schemas.results import Page as ReadPage
-from tests.acceptance.test_web import faults_of, keep, slip
-from tests.shared.browsers import tab
+from tests.acceptance.test_web import faults_of, slip
+from tests.shared.browsers import keep, tab
 from tests.shared.contract_fleets import gateway, real_fleet
 from tests.shared.gateways import Gateway
 from tests.shared.real_fleet import RealFleet

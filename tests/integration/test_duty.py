@@ -160,14 +160,18 @@ def test_what_nobody_does_is_said_once(
 ) -> None:
     group = client.submit_many([ReadDocument(PDF_TO_BE)] * 3)
     told: list[str] = []
+
+    def lines() -> list[str]:
+        told.extend(capsys.readouterr().err.splitlines())
+        return told
+
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(follow, group, timeout=WAIT_S)
-        eventually(lambda: told.extend(capsys.readouterr().err.splitlines()) or told)
+        eventually(lines)
         with pytest.raises(TimeoutError):
             following.result(0.5)  # it looks ten times meanwhile
         group.cancel()
-    told += capsys.readouterr().err.splitlines()
-    assert len(told) == 1
+    assert len(lines()) == 1
     assert told[0].startswith("pecia: still waiting: no running worker cuts documents")
     assert "start `pecia worker ingest`" in told[0]
 

@@ -123,7 +123,7 @@ def test_rows_locked_by_a_silent_worker_become_free(house: House, proxied: House
 
 def read(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
-        connection.execute(f"SET lock_timeout = '{WAIT_S}s'")
+        connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{WAIT_S:g}s"])
         connection.execute("SELECT count(*) FROM jobs")
 
 

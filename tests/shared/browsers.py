@@ -1,5 +1,6 @@
 """A real Chromium without a screen: the machine's, else one out of an npm package that is made for servers."""
 
+import io
 import os
 import shutil
 import tarfile
@@ -9,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.shared.limits import WAIT_S
@@ -58,6 +60,13 @@ def tab(browser: Browser, *, complains: bool = False, **options: Any) -> Iterato
         page.on("pageerror", lambda error: faults.append(str(error)))
         yield page
         assert faults == []
+
+
+def keep(page: Page, name: str) -> None:
+    """Keep a picture of the page, if there is a place for it."""
+    if place := os.environ.get("SCREENSHOTS"):
+        picture = Image.open(io.BytesIO(page.screenshot(animations="disabled")))
+        picture.convert("RGB").quantize(64).save(Path(place) / f"{name}.png", optimize=True)
 
 
 def _program() -> tuple[Path, dict[str, str | float | bool]]:

@@ -29,6 +29,11 @@ def free_port() -> int:
     raise OSError("no port is free")
 
 
+def listens(address: str, port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex((address, port)) == 0
+
+
 class LoopbackServer(ThreadingHTTPServer):
     """Listens on a port of loopback, a free one unless it is said which."""
 
