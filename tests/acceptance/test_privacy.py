@@ -243,7 +243,7 @@ def caption(client: Client, server: ChatServerDouble, options: dict[str, Any]) -
 
 def under_way(client: Client, server: ChatServerDouble, scan: Path, options: dict[str, Any]) -> Job[Any]:
     """Return a job whose page the model has before it."""
-    server.behaviour.faults[:] = [Fault(silent_s=2)]
+    server.behaviour.faults[:] = [Fault(silent_s=WAIT_S)]
     job: Job[Any] = client.submit(ReadDocument(scan), **options)
     while server.behaviour.faults:
         job.refresh()
