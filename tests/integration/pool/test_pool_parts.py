@@ -190,6 +190,8 @@ def test_a_second_interrupt_gives_back_at_once(fleet: Any) -> None:
     (part,) = fleet.hold()
 
     stop(fleet, worker, signal.SIGINT)
+    fleet.eventually(lambda: not fleet.redis.pubsub_numpat(), what="the end of all but the part")
+    time.sleep(0.5)  # now it waits for the part alone
     assert worker.returncode is None
     worker.send_signal(signal.SIGINT)
 
