@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import ran
 from tests.shared.fixture_types import Eventually, RunFleet
 from tests.shared.hand_made_pdfs import text_pdf
-from tests.shared.http_doubles import free_port
+from tests.shared.http_doubles import free_port, listens
 from tests.shared.limits import WAIT_S
 from tests.shared.pictures import note
 from tests.shared.snippets import GAP, ROOT, agrees, blocks, commands, fenced
@@ -207,7 +206,7 @@ def test_the_examples_receiver_is_called_back_and_believes_it(desk: Desk, eventu
         text=True,
     ) as receiver:
         try:
-            eventually(lambda: listens(port))
+            eventually(lambda: listens("127.0.0.1", port))
             draw_papers(desk.directory)
             task = ReadDocument(desk.directory / "papers/lab.png")
             desk.fleet.client.submit(task, webhook=f"http://127.0.0.1:{port}/")
@@ -239,7 +238,7 @@ def test_an_application_stores_the_text_of_a_verified_callback_once(
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as browser,
     ):
         try:
-            eventually(lambda: listens(port))
+            eventually(lambda: listens("127.0.0.1", port))
             with (desk.directory / "papers/lab.png").open("rb") as file:
                 sent = browser.post("/scans", files={"file": file})
             assert sent.status_code == 202, sent.text
@@ -253,14 +252,9 @@ def test_an_application_stores_the_text_of_a_verified_callback_once(
                 ).fetchone()
                 database.execute(f"UPDATE {table} SET text = 'as a person corrected it'")  # noqa: S608
             (job,) = (job for job in client.jobs(limit=5) if f"/scans/{job.metadata.get('scan')}" == scan)
-            (delivery,) = client.deliveries(job=job)
+            (delivery,) = eventually(lambda: client.deliveries(job=job, state="delivered"))
             client.replay([delivery])
             eventually(lambda: len(client.delivery(delivery.id).attempts) == 2)
             assert browser.get(scan).json()["text"] == "as a person corrected it"
         finally:
             server.terminate()
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

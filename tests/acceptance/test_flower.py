@@ -4,7 +4,6 @@ With SCREENSHOTS=docs/images in the environment the pages are kept there as pict
 """
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from pecia_schemas.states import Stage
 from pecia_workers.app import FleetApp
 from tests.shared.chat_server import Behaviour, ChatServerDouble, Fault, serving
 from tests.shared.fixture_types import Eventually, RunFleet
-from tests.shared.http_doubles import free_port
+from tests.shared.http_doubles import free_port, listens
 from tests.shared.limits import WAIT_S
 from tests.shared.overhearing import hears
 from tests.shared.pictures import encoded, note
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.gate
 SAID = "Larkspurfield"
 PAGES = 40
 """More than a turn: the last ones wait behind a marker."""
-HELD_S = 600.0
+HELD_S = 3600.0
 
 STATES = {
     "read": "SUCCESS",
@@ -89,6 +88,8 @@ def ward(run_fleet: RunFleet, eventually: Eventually) -> Iterator[Ward]:
         "flower_url_prefix": "fleet",
         "remote_control": "revoke",
         "max_in_flight": 2,
+        "engine_timeout": timedelta(seconds=HELD_S),
+        "part_timeout": timedelta(seconds=HELD_S),
         "max_tokens_in_flight": 8_192,
         "retry_delay": timedelta(hours=1),
     }
@@ -303,8 +304,7 @@ KEPT = 3
 @pytest.fixture
 def flower(redis_url: str, eventually: Eventually) -> Iterator[httpx2.Client]:
     """A program that knows the password of a Flower that may keep few parts."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     own = {
         "PECIA_REDIS_URL": redis_url,
         "PECIA_FLOWER_PASSWORD": "known",
@@ -319,15 +319,10 @@ def flower(redis_url: str, eventually: Eventually) -> Iterator[httpx2.Client]:
         ) as program,
     ):
         try:
-            eventually(lambda: _listens("127.0.0.1", port))
+            eventually(lambda: listens("127.0.0.1", port))
             yield program
         finally:
             process.terminate()
-
-
-def _listens(address: str, port: int) -> bool:
-    with socket.socket() as caller:
-        return caller.connect_ex((address, port)) == 0
 
 
 def test_no_more_parts_are_kept_than_the_settings_say_and_those_are_the_latest(
@@ -349,7 +344,7 @@ def test_no_more_parts_are_kept_than_the_settings_say_and_those_are_the_latest(
 def test_flower_listens_on_loopback_alone_unless_it_is_told_to(flower: httpx2.Client) -> None:
     port = flower.base_url.port
     assert port
-    assert not _listens("127.0.0.2", port)
+    assert not listens("127.0.0.2", port)
 
 
 @pytest.mark.parametrize("path", ["/fleet", "/fleet/"])

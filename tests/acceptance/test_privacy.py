@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from tests.shared.chat_server import Behaviour, ChatServerDouble, Fault, serving
 from tests.shared.dicom_files import secondary_capture
 from tests.shared.document_server import Answer, handing_out
 from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
+from tests.shared.http_doubles import free_port
 from tests.shared.limits import WAIT_S
 from tests.shared.overhearing import (
     celery_events,
@@ -84,9 +84,12 @@ def server() -> Iterator[ChatServerDouble]:
 @pytest.fixture(scope="module")
 def private_fleet(server: ChatServerDouble, run_fleet: RunFleet) -> Iterator[Any]:
     """A fleet that says all it has to say."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    own = {"source_allow": ("127.0.0.0/8",), "source_ports": (), "log_level": "debug", "flower_port": port}
+    own = {
+        "source_allow": ("127.0.0.0/8",),
+        "source_ports": (),
+        "log_level": "debug",
+        "flower_port": free_port(),
+    }
     quick = {"retry_delay": timedelta(milliseconds=100), "lease": timedelta(seconds=2)}
     with run_fleet("private", engine="openai", engine_url=server.url, **own, **quick) as fleet:
         yield fleet
@@ -240,7 +243,7 @@ def caption(client: Client, server: ChatServerDouble, options: dict[str, Any]) -
 
 def under_way(client: Client, server: ChatServerDouble, scan: Path, options: dict[str, Any]) -> Job[Any]:
     """Return a job whose page the model has before it."""
-    server.behaviour.faults[:] = [Fault(silent_s=2)]
+    server.behaviour.faults[:] = [Fault(silent_s=WAIT_S)]
     job: Job[Any] = client.submit(ReadDocument(scan), **options)
     while server.behaviour.faults:
         job.refresh()

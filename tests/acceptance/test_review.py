@@ -4,10 +4,7 @@ With SCREENSHOTS=docs/images in the environment pictures of the page are kept th
 """
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +20,9 @@ from pecia.evaluation.scores import report
 from pecia.evaluation.truth import exhibits
 from pecia.webhooks import verify
 from pecia_schemas.media import MediaType
+from tests.shared.browsers import keep, tab
 from tests.shared.chat_server import Behaviour, serving
+from tests.shared.command import ran, reviewing
 from tests.shared.fixture_types import Eventually, RunFleet
 from tests.shared.limits import WAIT_S
 from tests.shared.receivers import Receiver, receiving
@@ -83,38 +82,11 @@ def archive(run_fleet: RunFleet, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @contextmanager
-def reviewing(archive: Archive, *options: str) -> Iterator[str]:
-    """Run `pecia review` and yield the address that it prints."""
-    environment = os.environ | archive.fleet.environment | {"PECIA_CLIENT_NAME": "eva"}
-    command = [sys.executable, "-m", "pecia", "review", *options]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        said = process.stdout.readline()
-        try:
-            yield said.removeprefix("Review: ").strip()
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(WAIT_S) == 0
-
-
-@contextmanager
 def opened(browser: Browser, address: str, **how: Any) -> Iterator[Page]:
-    with browser.new_context(**{"viewport": {"width": 1280, "height": 800}, "locale": "en"} | how) as context:
-        context.set_default_timeout(WAIT_S * 1000)
-        expect.set_options(timeout=WAIT_S * 1000)
-        page = context.new_page()
-        faults: list[str] = []
-        page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: faults.append(str(error)))
+    with tab(browser, **how) as page:
         page.goto(address)
         expect(page.locator("#where")).to_contain_text("1 ")
         yield page
-        assert faults == []
-
-
-def keep(page: Page, name: str) -> None:
-    if place := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=Path(place) / f"{name}.png", animations="disabled")
 
 
 def press(page: Page, *keys: str) -> None:
@@ -145,7 +117,7 @@ def seen(page: Page) -> None:
 
 
 def test_text_and_picture_lead_to_each_other(browser: Browser, archive: Archive) -> None:
-    with reviewing(archive) as address, opened(browser, address) as page:
+    with reviewing(archive.fleet.environment) as address, opened(browser, address) as page:
         seen(page)
         landmarks(page)
         expect(page.locator("#list li").first).to_contain_text(re.compile(r"ward-7/\d\d\.pdf · page 1"))
@@ -180,7 +152,7 @@ def test_text_and_picture_lead_to_each_other(browser: Browser, archive: Archive)
 
 def test_it_fits_a_phone_and_speaks_korean(browser: Browser, archive: Archive) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "locale": "ko-KR", "has_touch": True}
-    with reviewing(archive) as address, opened(browser, address, **phone) as page:
+    with reviewing(archive.fleet.environment) as address, opened(browser, address, **phone) as page:
         seen(page)
         landmarks(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -193,7 +165,7 @@ def test_twenty_pages_are_reviewed_by_keyboard_alone(
     browser: Browser, archive: Archive, eventually: Eventually
 ) -> None:
     before = figures(archive)
-    with reviewing(archive) as address, opened(browser, address) as page:
+    with reviewing(archive.fleet.environment) as address, opened(browser, address) as page:
         expect(page.locator("#list li")).to_have_count(PAGES)
         for number in range(PAGES):
             expect(page.locator("#where")).to_contain_text(f"{number + 1} of {PAGES}")
@@ -235,9 +207,9 @@ def revised(archive: Archive) -> list[Any]:
 
 
 def printed(archive: Archive, *arguments: str) -> str:
-    command = [sys.executable, "-m", "pecia", *arguments]
-    environment = os.environ | archive.fleet.environment
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    done = ran(sys.executable, "-m", "pecia", *arguments, env=archive.fleet.environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def figures(archive: Archive) -> dict[str, Any]:

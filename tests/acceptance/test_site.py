@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.shared import http_doubles
+from tests.shared.browsers import tab
 from tests.shared.http_doubles import LoopbackServer, QuietHandler
 from tests.shared.snippets import ROOT
 
@@ -36,8 +37,7 @@ def test_a_page_offers_its_other_versions_and_the_search_finds_it(browser: Brows
     for version in ("0.9.0", "0.10.0"):
         build(source, site, version)
     handler: Any = partial(Files, directory=str(site))
-    with http_doubles.serving(LoopbackServer(handler, 0)) as server, browser.new_page() as page:
-        page.set_default_timeout(60_000)
+    with http_doubles.serving(LoopbackServer(handler, 0)) as server, tab(browser) as page:
         page.goto(server.root)
         page.wait_for_url("**/0.10.0/index.html")
         page.goto(f"{server.root}/0.10.0/lanes.html")

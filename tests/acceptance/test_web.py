@@ -3,9 +3,7 @@
 With SCREENSHOTS=docs/images in the environment pictures of the page are kept there.
 """
 
-import io
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +11,11 @@ from typing import Any, Final
 
 import pytest
 from PIL import Image, ImageDraw
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from pecia.accounts import Scope
 from pecia_workers.commands.up import web_link
+from tests.shared.browsers import keep, tab
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import run_pecia
 from tests.shared.fixture_types import RunFleet
@@ -56,11 +55,9 @@ def fleet(run_fleet: RunFleet) -> Iterator[Any]:
 
 
 @pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    with browser.new_context(viewport={"width": 1280, "height": 800}, locale="en") as context:
-        context.set_default_timeout(60_000)
-        expect.set_options(timeout=60_000)
-        yield context
+def page(browser: Browser) -> Iterator[Page]:
+    with tab(browser) as page:
+        yield page
 
 
 def slip(text: str) -> bytes:
@@ -76,20 +73,12 @@ def key_of(fleet: Any, tenant: str) -> str:
     return str(json.loads(made.stdout)["key"])
 
 
-def signed_in(context: BrowserContext, fleet: Any, tenant: str) -> Page:
-    page = context.new_page()
+def sign_in(page: Page, fleet: Any, tenant: str) -> None:
     page.goto(fleet.fleet.gateway)
     expect(page.get_by_label("Key", exact=True)).to_be_focused()
     page.keyboard.type(key_of(fleet, tenant))
     page.keyboard.press("Enter")
     expect(page.locator("#who")).to_contain_text(f"{tenant} / eva")
-    return page
-
-
-def keep(page: Page, name: str) -> None:
-    if place := os.environ.get("SCREENSHOTS"):
-        picture = Image.open(io.BytesIO(page.screenshot(animations="disabled")))
-        picture.convert("RGB").quantize(64).save(Path(place) / f"{name}.png", optimize=True)
 
 
 def faults_of(page: Page) -> list[str]:
@@ -99,16 +88,14 @@ def faults_of(page: Page) -> list[str]:
     return [one["id"] for one in found["violations"] if one["impact"] in ("serious", "critical")]
 
 
-def test_twenty_files_three_doubts_and_a_download(
-    context: BrowserContext, fleet: Any, tmp_path: Path
-) -> None:
+def test_twenty_files_three_doubts_and_a_download(page: Page, fleet: Any, tmp_path: Path) -> None:
     files = []
     for number in range(FILES):
         path = tmp_path / f"{number:02}.png"
         path.write_bytes(slip(STANDS if number in DOUBTFUL else READ))
         files.append(path)
     files[BROKEN].write_bytes(files[BROKEN].read_bytes()[:200])
-    page = signed_in(context, fleet, "ward-7")
+    sign_in(page, fleet, "ward-7")
     assert faults_of(page) == []
     page.get_by_label("Batch name").fill("rounds")
     page.locator("#files").set_input_files(files)
@@ -142,8 +129,8 @@ def test_twenty_files_three_doubts_and_a_download(
     keep(page, "web-phone")
 
 
-def test_another_tenant_sees_nothing_and_who_leaves_is_out(context: BrowserContext, fleet: Any) -> None:
-    page = signed_in(context, fleet, "ward-8")
+def test_another_tenant_sees_nothing_and_who_leaves_is_out(page: Page, fleet: Any) -> None:
+    sign_in(page, fleet, "ward-8")
     expect(page.locator("#rows")).to_contain_text("No jobs yet.")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Key", exact=True)).to_be_focused()
@@ -152,8 +139,7 @@ def test_another_tenant_sees_nothing_and_who_leaves_is_out(context: BrowserConte
 
 
 def test_a_link_signs_in_and_leaves_no_key_in_the_address(browser: Browser, fleet: Any) -> None:
-    with browser.new_context(locale="ko-KR") as context:
-        page = context.new_page()
+    with tab(browser, complains=True, locale="ko-KR") as page:
         link = web_link(fleet.fleet)
         assert link is not None
         page.goto(link)

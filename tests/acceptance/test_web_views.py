@@ -13,7 +13,8 @@ from playwright.sync_api import Browser, FilePayload, Page, expect
 from pecia import ReadDocument, Verdict
 from pecia_schemas.blocks import Block, BlockKind, Cell, Source, Table
 from pecia_schemas.results import Page as ReadPage
-from tests.acceptance.test_web import faults_of, keep, slip
+from tests.acceptance.test_web import faults_of, slip
+from tests.shared.browsers import keep, tab
 from tests.shared.contract_fleets import gateway, real_fleet
 from tests.shared.gateways import Gateway
 from tests.shared.real_fleet import RealFleet
@@ -62,16 +63,9 @@ def fleet(real_fleet: RealFleet) -> Iterator[RealFleet]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """The page of a key that may everything, without a fault on its console."""
-    with browser.new_context(viewport={"width": 1280, "height": 800}, locale="en") as context:
-        context.set_default_timeout(60_000)
-        expect.set_options(timeout=60_000)
-        page = context.new_page()
-        faults: list[str] = []
-        page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: faults.append(str(error)))
+    """The page of a key that may everything."""
+    with tab(browser) as page:
         yield page
-        assert faults == []
 
 
 def sign_in(page: Page, gateway: Gateway) -> None:

@@ -18,6 +18,7 @@ from fleets import READY_S
 from offline import KV_CACHE_BYTES, MOST_TOKENS, SIZES, picture
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet, workers_of
+from tests.shared.limits import WAIT_S
 
 pytest.importorskip("ray", reason="pecia[ray] brings Ray")
 
@@ -122,7 +123,7 @@ def test_an_archive_whose_reading_was_killed_is_read_to_its_end_by_the_same_comm
     eventually(lambda: not any(alive(process) for process in processes), what="the end of Ray")
 
     second = backfill(archive, fleet, checkpoint, said)
-    told, _ = second.communicate(timeout=300)
+    told, _ = second.communicate(timeout=WAIT_S)
 
     assert second.returncode == 0, said.read_text()
     assert json.loads(told)["over"] == {"succeeded": SCANS + 1}

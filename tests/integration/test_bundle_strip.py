@@ -4,9 +4,6 @@ With SCREENSHOTS=docs/images in the environment pictures of the page are kept th
 """
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +14,9 @@ from playwright.sync_api import Page, expect
 from pecia import Client, ReadBundle
 from pecia_schemas.bundles import Subject
 from tests.shared import bundle_files
-from tests.shared.browsers import chromium
+from tests.shared.browsers import chromium, tab
+from tests.shared.command import reviewing
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
 from tests.shared.npm_files import NothingThereError, absent
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
@@ -29,34 +26,12 @@ NOTES = [bundle_files.HOSPITAL, "and she is to come back in two weeks, if the co
 
 
 @contextmanager
-def reviewing(house: House) -> Iterator[str]:
-    """Run `pecia review` and yield the address that it prints."""
-    given = {"PECIA_DATABASE_URL": house.database_url, "PECIA_REDIS_URL": house.urls["redis_url"]}
-    given |= {"PECIA_PAYLOAD_URL": house.urls["payload_url"], "PECIA_CLIENT_NAME": "eva"}
-    command = [sys.executable, "-m", "pecia", "review"]
-    with subprocess.Popen(command, env=os.environ | given, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        said = process.stdout.readline()
-        try:
-            yield said.removeprefix("Review: ").strip()
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(WAIT_S) == 0
-
-
-@contextmanager
 def opened(address: str) -> Iterator[Page]:
-    """Open an address in a browser, which must have no fault to tell."""
+    """Open an address in a browser."""
     try:
-        with chromium() as browser:
-            page = browser.new_page(viewport={"width": 1280, "height": 800}, locale="en")
-            page.set_default_timeout(WAIT_S * 1000)
-            expect.set_options(timeout=WAIT_S * 1000)
-            faults: list[str] = []
-            page.on("pageerror", lambda error: faults.append(str(error)))
+        with chromium() as browser, tab(browser, complains=True) as page:
             page.goto(address)
             yield page
-            assert faults == []
     except NothingThereError as error:
         absent(error)
 
@@ -73,7 +48,9 @@ def keep(page: Page, name: str) -> None:
             page.screenshot(path=Path(place) / f"{name}{suffix}.png", animations="disabled")
 
 
-def test_a_bundle_is_put_right_by_keyboard_alone(client: Client, house: House) -> None:
+def test_a_bundle_is_put_right_by_keyboard_alone(
+    client: Client, house: House, stores: dict[str, str]
+) -> None:
     pile = bundle_files.pdf_of(
         [bundle_files.LAB, bundle_files.LAB_BACK, bundle_files.LETTER, NOTES, bundle_files.PRESCRIPTION]
     )
@@ -81,7 +58,7 @@ def test_a_bundle_is_put_right_by_keyboard_alone(client: Client, house: House) -
     task = ReadBundle(pile, subject=Subject(name=name, record_numbers=(record,)))
     job = client.submit(task, label="pile.pdf")
     house.work_off(job)
-    with reviewing(house) as address, opened(address) as page:
+    with reviewing(stores) as address, opened(address) as page:
         expect(page.locator("#list li").first).to_contain_text("pile.pdf · bundlepatient in conflict")
         page.keyboard.press("Enter")
         expect(page.locator("section.document")).to_have_count(3)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from pecia.errors import JobTimeoutError
 from pecia_workers.ledger.standing import MOST_JOBS, Glance, engines_on_duty, glance, roles_on_duty, unserved
 from tests.shared.fixture_types import Eventually, Make, Picture
 from tests.shared.house import House
+from tests.shared.limits import WAIT_S
 
 OCR = {
     "model": "PP-OCR",
@@ -153,12 +155,23 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_UNSERVED_S", 0.05)
 
 
-def test_what_nobody_does_is_said_once(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_nobody_does_is_said_once(
+    client: Client, capsys: pytest.CaptureFixture[str], eventually: Eventually
+) -> None:
     group = client.submit_many([ReadDocument(PDF_TO_BE)] * 3)
-    with pytest.raises(JobTimeoutError):
-        follow(group, timeout=1)
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
+    told: list[str] = []
+
+    def lines() -> list[str]:
+        told.extend(capsys.readouterr().err.splitlines())
+        return told
+
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(follow, group, timeout=WAIT_S)
+        eventually(lines)
+        with pytest.raises(TimeoutError):
+            following.result(0.5)  # it looks ten times meanwhile
+        group.cancel()
+    assert len(lines()) == 1
     assert told[0].startswith("pecia: still waiting: no running worker cuts documents")
     assert "start `pecia worker ingest`" in told[0]
 

@@ -32,8 +32,8 @@ from tests.shared.videos import video
 LIMITS: dict[str, Any] = {
     "max_video_duration": 1,
     "max_attempts": 1,
-    "part_timeout": 6,
-    "decode_timeout": 4,
+    "part_timeout": 12,
+    "decode_timeout": 8,
     "source_allow": ("127.0.0.0/8",),
     "source_ports": (),
 }

@@ -91,7 +91,7 @@ def test_a_document_waits_for_room_without_a_strike(  # noqa: PLR0917  fixtures
         ((state, attempt, strikes, deaths, _),) = house.query(PART)
         assert state in {"queued", "running"}
         assert (attempt > 1, strikes, deaths) == (True, 0, 0)
-        assert disk.files() == before
+        eventually(lambda: disk.files() == before, what="the end of a try")
         disk.empty()
         eventually(lambda: house.query(PART)[0][0] == "done", what="the document")
 

@@ -23,6 +23,7 @@ from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome
 from tests.shared.fixture_types import Picture
 from tests.shared.house import House, claimed
+from tests.shared.limits import WAIT_S
 from tests.shared.samples import page
 
 pytestmark = pytest.mark.gate
@@ -208,6 +209,6 @@ async def test_a_heartbeat_survives_any_error(house: House, caplog: pytest.LogCa
 
 
 async def _until(predicate: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         while not predicate():  # noqa: ASYNC110  the other side is a database
             await asyncio.sleep(0.02)

@@ -108,7 +108,7 @@ def test_a_dead_worker_is_replaced_and_its_children_end(fleet: LocalFleet, event
 def test_a_dead_server_comes_back_as_it_was(fleet: LocalFleet, eventually: Eventually, name: str) -> None:
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as client:
         client.set("k", "v")
-        eventually(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
+        eventually(lambda: not client.info("persistence")["aof_buffer_length"])
     with psycopg.connect(fleet.settings.database_url.get_secret_value()) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS kept ()")
     dead = _kill(fleet, name)

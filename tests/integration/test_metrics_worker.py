@@ -1,6 +1,5 @@
 """Health of a worker on real lists and a real database."""
 
-import socket
 import time
 from contextlib import closing
 from urllib.error import HTTPError
@@ -18,6 +17,7 @@ from pecia_workers.queue.lists import connect
 from pecia_workers.queue.transport import Capacity, Keeper
 from tests.shared.fixture_types import Eventually, Make
 from tests.shared.house import House
+from tests.shared.http_doubles import free_port
 from tests.shared.limits import WAIT_S
 from tests.shared.queueing import messages
 
@@ -87,11 +87,8 @@ def status(port: int, path: str) -> int:
 
 
 def settings_with_a_page(redis_url: str, database_url: str) -> WorkerSettings:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        free = listener.getsockname()[1]
     return WorkerSettings.model_validate(
-        {"redis_url": redis_url, "database_url": database_url, "metrics_port": free}
+        {"redis_url": redis_url, "database_url": database_url, "metrics_port": free_port()}
     )
 
 

@@ -168,9 +168,9 @@ def test_flower_hears_the_events_at_the_new_master(pair: RedisPair, eventually: 
 def test_a_subscription_by_the_old_protocol_is_checked_by_ping_alone(pair: RedisPair) -> None:
     with connect(f"{pair.url}?protocol=2") as redis, redis.pubsub() as pubsub:
         pubsub.subscribe("news")
-        pubsub.get_message(timeout=1)
+        pubsub.get_message(timeout=WAIT_S)
         pubsub.ping()
-        assert (pubsub.get_message(timeout=1) or {}).get("type") == "pong"
+        assert (pubsub.get_message(timeout=WAIT_S) or {}).get("type") == "pong"
 
 
 class OpenGate:

@@ -13,6 +13,7 @@ from pecia_workers.protocol.attempts import StorageUnavailableError
 from tests.shared import fetching
 from tests.shared.document_server import Answer, handing_out
 from tests.shared.fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE
+from tests.shared.limits import WAIT_S
 
 pytestmark = pytest.mark.gate
 
@@ -117,7 +118,8 @@ def test_a_failing_store_is_told_from_one_that_refuses(
         answer.headers = {"Last-Modified": "Sat, 21 Nov 2026 12:00:00 GMT", "ETag": '"1"'}
         server.plan(f"/archive/{TOKEN}", answer)
         options = s3_options | {"endpoint": server.url("")}
-        asked = {"source_options": options, "source_buckets": ("archive",), "source_timeout": 0.5}
+        timeout = 0.5 if answer.then == "trickle" else WAIT_S
+        asked = {"source_options": options, "source_buckets": ("archive",), "source_timeout": timeout}
         assert failure(f"s3://archive/{TOKEN}", **asked) == (code, found)
         assert len(server.asked) == 1
 

@@ -233,7 +233,7 @@ def test_a_fetch_that_lost_its_part_changes_and_leaves_nothing(
     async def story(database: AsyncEngine) -> PayloadRef:
         ledger, part = await ward.claim(job, database, "slow")
         fetching = asyncio.create_task(ward.intake(ledger)(part))
-        await asyncio.to_thread(server.reached.wait, 10)
+        assert await asyncio.to_thread(server.reached.wait, WAIT_S)
         ledger, part = await ward.claim(job, database, "quick")
         taken = await ward.intake(ledger)(part)
         server.go_on.set()
@@ -317,7 +317,7 @@ async def test_a_cancelled_or_purged_job_is_fetched_no_further(ward: Ward, serve
 
     async with ward.working() as runtime:
         running = asyncio.create_task(runtime.run(ward.part_of(job), deaths=0))
-        await asyncio.to_thread(server.reached.wait, 10)
+        assert await asyncio.to_thread(server.reached.wait, WAIT_S)
         (erasure,) = await asyncio.to_thread(ward.client().purge, [job])
         assert erasure.document is DocumentFate.ERASED
         with pytest.raises(PartCancelledError):

@@ -38,6 +38,7 @@ from pecia_workers.protocol.parts import ClaimedPart, Done, Failed, Finished, Ou
 from tests.shared.failing_writes import PATIENT, fail_writes, let_writes_pass
 from tests.shared.fixture_types import Picture
 from tests.shared.house import House, claimed, hear_nothing
+from tests.shared.limits import WAIT_S
 from tests.shared.samples import page
 
 R = TypeVar("R")
@@ -276,7 +277,7 @@ def test_results_wait_in_memory_while_postgres_is_read_only_and_nothing_is_claim
         claims = [await claimed(one, part) for part in parts]
         with books.read_only():
             committing = [asyncio.create_task(commit(one, claim)) for claim in claims]
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(WAIT_S):
                 while not OUTAGE.is_on:  # noqa: ASYNC110  the other side is a database
                     await asyncio.sleep(0.02)
             await asyncio.sleep(0.2)

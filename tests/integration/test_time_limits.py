@@ -59,8 +59,8 @@ class Stopped(Clock):
 async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[Any]:
     """Have the engine begin with a part that it does not come to the end of by itself."""
     reading = asyncio.create_task(runtime.run(part, deaths=0))
-    async with asyncio.timeout(20):
-        while not held(runtime):  # noqa: ASYNC110  an engine rings no bell
+    async with asyncio.timeout(WAIT_S):
+        while not (held(runtime) or reading.done()):  # noqa: ASYNC110  an engine rings no bell
             await asyncio.sleep(0.01)
     runtime._stages.engine._clock = Stopped()  # type: ignore[union-attr]
     return reading

@@ -22,7 +22,7 @@ from tests.shared.tls_servers import Authority
 
 __all__ = ["outbox"]
 
-SECONDS = timedelta(seconds=1)
+SECONDS = timedelta(seconds=3)
 EXPECTED = {
     "expired": ("tls_expired", "shows a certificate that has expired, or is not valid yet"),
     "another name": ("tls_other_name", "shows a certificate for another name"),

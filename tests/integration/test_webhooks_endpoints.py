@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -163,10 +164,10 @@ def test_there_are_so_many_endpoints_and_no_more(outbox: Outbox) -> None:
 def test_every_try_leaves_a_row(
     outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
 ) -> None:
-    receiver.planned = [Answer(500, text="no \x00room\x1b " + "é" * 600), Answer(delay_s=4.0), Answer(204)]
+    receiver.planned = [Answer(500, text="no \x00room\x1b " + "é" * 600), Answer(delay_s=9.0), Answer(204)]
     delivery = outbox.promise(receiver.url)
 
-    with working(settings_for(database_url, webhook_timeout=timedelta(seconds=1), **QUICK)):
+    with working(settings_for(database_url, webhook_timeout=timedelta(seconds=3), **QUICK)):
         eventually(lambda: outbox.state(delivery) == "delivered")
 
     attempts = client.delivery(delivery).attempts
@@ -178,7 +179,7 @@ def test_every_try_leaves_a_row(
     assert attempts[0].reply is not None
     assert attempts[0].reply.startswith("no  room  éé")
     assert len(attempts[0].reply.encode()) <= 512
-    assert attempts[1].duration > timedelta(seconds=0.95)
+    assert attempts[1].duration > timedelta(seconds=2.95)
     assert [one.at for one in attempts] == sorted(one.at for one in attempts)
 
 
@@ -283,7 +284,7 @@ def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
 
     with working(settings_for(database_url, **limits, **QUICK)):
         eventually(lambda: client.endpoints()[0].paused_until is not None)
-        eventually(lambda: len(receiver.requests) == 4)
+        eventually(lambda: len(receiver.requests) >= 4)
         assert client.endpoints()[0].waiting == 20
         assert late(outbox) == 0  # nobody has to look after what waits for a receiver
         receiver.usual = Answer()
@@ -291,9 +292,9 @@ def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
         eventually(lambda: client.endpoints()[0].waiting == 0)
 
     assert client.endpoints()[0].failures == 0
-    begun = sorted(tried.at for one in client.deliveries() for tried in one.attempts)
-    assert begun[3] - begun[2] > timedelta(seconds=0.45)
-    assert sum(len(one.attempts) for one in client.deliveries()) <= 20 + 6
+    tries = [tried for one in client.deliveries() for tried in one.attempts]
+    probes = sorted(tried.at for tried in tries if tried.status == 503)[2:]
+    assert all(later - earlier > timedelta(seconds=0.45) for earlier, later in pairwise(probes))
 
 
 def test_a_host_that_keeps_failing_is_paused_whatever_its_urls(

@@ -1,6 +1,5 @@
 """Receivers that are down, broken, slow, resetting, redirecting and gone: every delivery arrives or is visibly dead."""
 
-import socket
 import threading
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ import pytest
 from pecia import Client, Delivery
 from pecia.webhooks import verify
 from tests.shared.fixture_types import Eventually
+from tests.shared.http_doubles import free_port
 from tests.shared.receivers import (
     SECRET,
     Answer,
@@ -57,8 +57,7 @@ def test_every_delivery_arrives_or_is_visibly_dead(
         receivers = {name: open_receivers.enter_context(receiving()) for name in TROUBLES | ENDLESS}
         for name, answer in (TROUBLES | ENDLESS).items():
             receivers[name].usual = answer
-        with socket.create_server(("127.0.0.1", 0)) as nobody:
-            port = nobody.getsockname()[1]
+        port = free_port()
         urls = {name: one.url for name, one in receivers.items()} | {"down": f"http://127.0.0.1:{port}/hook"}
         names = [*urls] * EACH
         promised = dict(zip(outbox.promise_all([urls[name] for name in names]), names, strict=True))
@@ -111,10 +110,12 @@ def test_late_callbacks_can_be_ordered(outbox: Outbox, database_url: str, eventu
     with receiving() as receiver:
         receiver.planned = [Answer(500)]
         job_id = outbox.finish(receiver.url)
-        schedule = {"webhook_retry_delay": timedelta(seconds=2), "webhook_concurrency": 1}
+        schedule = {"webhook_retry_delay": timedelta(hours=1), "webhook_concurrency": 1}
         with working(settings_for(database_url, **schedule), None):
-            eventually(lambda: len(receiver.requests) == 1)
+            eventually(lambda: outbox.query("SELECT FROM deliveries WHERE last_status = 500"))
             outbox.tell_of(job_id)
+            eventually(lambda: len(receiver.taken) == 1)
+            outbox.execute("UPDATE deliveries SET next_at = now() WHERE last_status = 500")
             eventually(lambda: len(receiver.taken) == 2)
     notices = [verify(one.body, one.headers, SECRET) for one in receiver.requests]
     refused, second, first = (notice.data.sequence for notice in notices)

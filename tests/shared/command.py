@@ -4,7 +4,8 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 from unittest import mock
@@ -28,6 +29,20 @@ def ran(
         timeout=WAIT_S,
         check=False,
     )
+
+
+@contextmanager
+def reviewing(env: Mapping[str, str], *options: str) -> Iterator[str]:
+    """Run `pecia review` as eva until the block ends, and yield the address that it prints."""
+    command, own = [sys.executable, "-m", "pecia", "review", *options], {"PECIA_CLIENT_NAME": "eva", **env}
+    with subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        said = process.stdout.readline()
+        try:
+            yield said.removeprefix("Review: ").strip()
+        finally:
+            process.terminate()
+            assert process.wait(WAIT_S) == 0
 
 
 def run_pecia(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import socket
 import struct
 import threading
@@ -14,8 +15,23 @@ Server = TypeVar("Server", bound="LoopbackServer")
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    """Return a port for a server that is started later; no other caller, nor the system, hands it out meanwhile."""
+    for port in random.sample(range(10_000, 20_000), 10_000):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0pecia-test-port-{port}")  # until this process ends
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            claim.close()
+            continue
+        claim.detach()
+        return port
+    raise OSError("no port is free")
+
+
+def listens(address: str, port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex((address, port)) == 0
 
 
 class LoopbackServer(ThreadingHTTPServer):

@@ -24,10 +24,6 @@ class MetadataServer(LoopbackServer):
         self.tokens: list[str] = []
         self.looks = 0
 
-    def forget_tokens(self) -> None:
-        """Let the tokens run out, as they do after six hours."""
-        self.tokens.clear()
-
 
 class _Answers(QuietHandler, BaseHTTPRequestHandler):
     server: MetadataServer  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -12,7 +12,6 @@ import io
 import json
 import multiprocessing
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.local.home import ScratchDirectory
+from tests.shared.http_doubles import free_port
 from tests.soak.receiver import Receiver
 
 _SECRET = "whsec_" + "dGhlIHNlY3JldCBvZiB0aGUgc29hayB0ZXN0LCAyNA=="
@@ -223,17 +223,12 @@ def _settings() -> WorkerSettings:
         "webhook_allow": ("127.0.0.0/8",),
         "webhook_ports": (),
         "webhook_listener": 0,
-        "flower_port": _free_port(),
+        "flower_port": free_port(),
         "flower_max_tasks": 500,  # or it is still filling up in the end
-        "gateway_port": _free_port(),
+        "gateway_port": free_port(),
         "gateway_rate": 100_000,
     }
     return WorkerSettings(**given)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def _key(settings: WorkerSettings) -> str:

@@ -13,6 +13,7 @@ from pecia_workers.batching.learned import Headroom, LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel, SimulatedEngine
 from pecia_workers.protocol.base import Budget, EngineOverloadedError, EngineRequest, Generation, Load
+from tests.shared.limits import WAIT_S
 from tests.shared.samples import engine_request
 from tests.shared.virtual_time import FixedLength, VirtualClock
 
@@ -53,7 +54,7 @@ def ends_of(
         batcher = Batcher(engine, admits, LearnedLengths(0.75), priced=lambda *_: None)
         await engine.start()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(WAIT_S):
                 return await asyncio.gather(*map(batcher.generate, requests), return_exceptions=True)
         finally:
             await engine.stop()

@@ -16,6 +16,7 @@ from pecia_workers.engines.requests import LOOPS, Preparation, Prepared, Request
 from pecia_workers.engines.simulated import SimulatedEngine
 from pecia_workers.engines.vllm.engine import preparers
 from pecia_workers.protocol.base import ClipTimes, EngineError, EngineRefusedError, EngineRequest, Generation
+from tests.shared.limits import WAIT_S
 from tests.shared.samples import engine_request
 
 
@@ -76,7 +77,7 @@ async def test_one_that_gives_up_lets_the_next_come() -> None:
         await asyncio.sleep(0)
         waiting[1].cancel()
     waiting[0].cancel()
-    await asyncio.wait_for(waiting[2], 5)
+    await asyncio.wait_for(waiting[2], WAIT_S)
     await _served(turns, served, 0, "later")
     assert served == ["last", "later"]
 

@@ -16,6 +16,7 @@ import pytest
 from pecia_workers.outgoing.guard import GuardedBackend, RefusedTargetError
 from pecia_workers.outgoing.webhooks import MAX_REPLY_BYTES, Reply, Sender, SendError
 from tests.shared.http_doubles import LoopbackServer, QuietHandler, serving
+from tests.shared.limits import WAIT_S
 from tests.shared.tls_servers import Authority
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -276,8 +277,8 @@ def test_an_address_that_does_not_answer_leads_on_to_the_next(
 ) -> None:
     async def dial(port: int) -> str:
         backend = GuardedBackend(allow=LOOPBACK, ports=(), resolve=answering("127.0.0.1", "127.0.0.2"))
-        async with asyncio.timeout(60):
-            stream = await backend.connect_tcp("hook.example", port, timeout=0.1)
+        async with asyncio.timeout(WAIT_S):
+            stream = await backend.connect_tcp("hook.example", port, timeout=1)
         found = stream.get_extra_info("server_addr")
         await stream.aclose()
         return str(found[0])

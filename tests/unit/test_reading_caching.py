@@ -304,7 +304,7 @@ async def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
     others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
     await asyncio.sleep(0.05)
     cache.ended(first.id)
-    looks = await asyncio.wait_for(asyncio.gather(*others), 5)
+    looks = await asyncio.wait_for(asyncio.gather(*others), WAIT_S)
     assert [look.found for look in looks] == [None] * 3
 
 
@@ -316,4 +316,4 @@ async def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
 async def test_a_part_does_not_wait_for_ever(lane: Lane, limit: dict[str, Any]) -> None:
     cache = cache_of(Kept(), **limit)
     await cache.look(claimed(lane=lane), [REQUEST], Page)
-    await asyncio.wait_for(cache.look(claimed(lane=Lane.URGENT), [REQUEST], Page), 5)
+    await asyncio.wait_for(cache.look(claimed(lane=Lane.URGENT), [REQUEST], Page), WAIT_S)

@@ -159,7 +159,7 @@ def test_an_engine_that_dies_on_the_way_is_told() -> None:
 
 def test_a_reading_that_takes_too_long_is_given_up_for_those_that_are_there() -> None:
     engine = ScriptedEngine(in_turn([said(Verdict.REPETITION), None]))
-    assert changes(climb(engine, timeout_s=0.05)) == [None]
+    assert changes(climb(engine, timeout_s=0.5)) == [None]
 
 
 @given(

@@ -174,7 +174,7 @@ def test_an_upload_that_is_broken_off_is_no_fault(gateway: Gateway) -> None:
 
 
 def test_waits_count_as_streams(fleet: RealFleet) -> None:
-    with serving(fleet.settings, gateway_streams=1) as narrow, ThreadPoolExecutor() as beside:
+    with serving(fleet.settings, gateway_streams=1) as narrow:
         bearer = narrow.bearer()
         (job,) = bearer.post("/v1/jobs", **FORM).json()["jobs"]
         path = f"/v1/jobs/{job['id']}"
@@ -187,8 +187,10 @@ def test_waits_count_as_streams(fleet: RealFleet) -> None:
                 "another key has its own"
             )
             fleet.finish()
-        ended = beside.submit(bearer.get, path, params={"wait": 60})
-        assert ended.result(WAIT_S).json()["state"] == "succeeded"
+        # The stream counts until the gateway has seen that it is over.
+        assert wait_until(
+            lambda: bearer.get(path, params={"wait": 60}).json().get("state") == "succeeded", WAIT_S
+        )
 
 
 def test_all_waits_of_a_process_hear_of_their_jobs_by_one_connection(fleet: RealFleet) -> None:

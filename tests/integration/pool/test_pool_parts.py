@@ -127,7 +127,9 @@ def test_work_goes_on_after_redis_was_killed_and_came_back(redis_server: Make, m
     fleet = make_fleet(server.url)
     fleet.start()
     (part,) = fleet.hold()
-    time.sleep(1.2)  # the server writes its log every second
+    fleet.eventually(
+        lambda: not fleet.redis.info("persistence")["aof_buffer_length"], what="the server's log"
+    )
 
     server.kill()
     fleet.finish(part)
@@ -148,12 +150,17 @@ def test_work_goes_on_after_redis_forgot_everything(fleet: Any) -> None:
     fleet.await_settled()
 
 
+def stop(fleet: Any, worker: Any, number: signal.Signals) -> None:
+    """Ask the worker to stop, and return once it has been told."""
+    worker.send_signal(number)
+    fleet.eventually(lambda: "Warm shutdown" in fleet.log(worker), what="the beginning of the stop")
+
+
 def test_a_stopping_worker_finishes_what_it_began(fleet: Any) -> None:
     worker = fleet.start()
     (part,) = fleet.hold()
 
-    worker.send_signal(signal.SIGTERM)
-    time.sleep(1)
+    stop(fleet, worker, signal.SIGTERM)
     unclaimed = fleet.send()
     fleet.finish(part)
 
@@ -182,8 +189,9 @@ def test_a_second_interrupt_gives_back_at_once(fleet: Any) -> None:
     worker = fleet.start(PECIA_DRAIN_TIMEOUT="PT10M")
     (part,) = fleet.hold()
 
-    worker.send_signal(signal.SIGINT)
-    time.sleep(1.5)
+    stop(fleet, worker, signal.SIGINT)
+    fleet.eventually(lambda: not fleet.redis.pubsub_numpat(), what="the end of all but the part")
+    time.sleep(0.5)  # now it waits for the part alone
     assert worker.returncode is None
     worker.send_signal(signal.SIGINT)
 

@@ -1,15 +1,16 @@
 """Real workers on real stores: who loses a part cannot end it, who leaves hands over, who dies of a page dies alone."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from pecia import Client, DocumentType, FailureCode, Job, JobState, Lane, ReadDocument
+from pecia import Client, FailureCode, Job, JobState, Lane, ReadDocument
 from pecia_workers.queue.lists import connect, held_parts
+from tests.shared.chat_server import ChatServerDouble, serving
 from tests.shared.fixture_types import Eventually
 from tests.shared.forking import Program, Started
 from tests.shared.house import House
@@ -19,19 +20,37 @@ from tests.shared.pictures import encoded, note
 DEADLY_WORKER = Path(__file__).with_name("deadly_worker.py")
 DEADLY_WIDTH = 77
 MAX_DEATHS = 3
+HELD_S = 3_600.0
 ON_DUTY = "SELECT name FROM workers WHERE capabilities IS NOT NULL"
 PARTS = "SELECT state, strikes, deaths FROM parts"
-SIMULATED = {"PECIA_ENGINE": "simulated"}
-"""Which takes some three seconds for a lab result, and fifteen for a chart."""
 
 
-def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
-    started: Started, client: Client, house: House, printed: bytes, eventually: Eventually
+@pytest.fixture
+def server() -> Iterator[ChatServerDouble]:
+    """An engine whose answers can be held."""
+    with serving() as server:
+        yield server
+        server.behaviour.takes_s = 0.0
+
+
+def engine_at(server: ChatServerDouble) -> dict[str, str]:
+    return {"PECIA_ENGINE": "openai", "PECIA_ENGINE_URL": server.url, "PECIA_ENGINE_TIMEOUT": "PT1H"}
+
+
+def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(  # noqa: PLR0917  fixtures
+    started: Started,
+    client: Client,
+    house: House,
+    printed: bytes,
+    server: ChatServerDouble,
+    eventually: Eventually,
 ) -> None:
     workers = [
-        started.worker("engine", "--name", name, **SIMULATED, PECIA_LEASE="5") for name in ("w0", "w1")
+        started.worker("engine", "--name", name, **engine_at(server), PECIA_LEASE="5")
+        for name in ("w0", "w1")
     ]
     eventually(lambda: len(house.query(ON_DUTY)) == 2, what="the workers")
+    server.behaviour.takes_s = HELD_S
 
     def runner(attempt: int) -> Program:
         """Return the worker that makes this attempt at the only part, as soon as there is one."""
@@ -39,11 +58,12 @@ def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
         ((name,),) = eventually(lambda: house.query(running, attempt), what="a runner")
         return next(one for one in workers if f":{one.pid}:" in name)
 
-    job = client.submit(ReadDocument(printed, document_type=DocumentType.LAB_RESULT))
+    job = client.submit(ReadDocument(printed))
     paused = runner(1)
 
     paused.send_signal(signal.SIGSTOP)
     other = runner(2)
+    server.behaviour.takes_s = 0.0
     paused.send_signal(signal.SIGCONT)
 
     assert job.wait(timeout=WAIT_S).state is JobState.SUCCEEDED
@@ -69,13 +89,13 @@ def notice(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def doomed(started: Started, notice: Path) -> Callable[[str], Program]:
+def doomed(started: Started, notice: Path, server: ChatServerDouble) -> Callable[[str], Program]:
     """Starts workers, whose lease is a minute, on a machine that will be taken away."""
     settings = {
         "PECIA_TERMINATION_NOTICE": str(notice),
         "PECIA_DRAIN_TIMEOUT": "0.5",
         "PECIA_LEASE": "60",
-        **SIMULATED,
+        **engine_at(server),
     }
     return lambda role: started.worker(role, **settings)
 
@@ -87,12 +107,14 @@ def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waite
     client: Client,
     house: House,
     printed: bytes,
+    server: ChatServerDouble,
     eventually: Eventually,
 ) -> None:
     worker = doomed("engine")
     eventually(lambda: house.query(ON_DUTY), what="the worker")
+    server.behaviour.takes_s = HELD_S
     for _ in range(3):
-        client.submit(ReadDocument(printed, document_type=DocumentType.CHART, cache=False))
+        client.submit(ReadDocument(printed, cache=False))
     eventually(lambda: [state for state, *_ in house.query(PARTS)] == ["running"] * 3)
 
     notice.touch()
@@ -126,7 +148,7 @@ def test_a_page_that_kills_its_worker_fails_alone(
     """Workers are started again whenever one dies of it."""
 
     def start() -> Program:
-        return started.start(str(DEADLY_WORKER), PECIA_STAGES="read", PECIA_LEASE="PT2S")
+        return started.start(str(DEADLY_WORKER), PECIA_STAGES="read", PECIA_LEASE="PT5S")
 
     def crashes() -> int:
         worker = started.programs[-1]

@@ -27,6 +27,7 @@ from pecia_workers.upkeep.loop import Stores, expire, relay
 from tests.shared.command import ran
 from tests.shared.fixture_types import Eventually, Make
 from tests.shared.house import House, claimed, hear_nothing
+from tests.shared.limits import WAIT_S
 
 LEASE = timedelta(seconds=15)
 WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -296,12 +297,12 @@ def test_a_late_job_expires_with_its_open_parts(tables: Any, redis: Redis, run: 
     tables.query("UPDATE jobs SET done = 1")
     with redis.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
         pubsub.subscribe(job_channel(job_id), CANCEL_CHANNEL)
-        pubsub.get_message(timeout=1)
-        pubsub.get_message(timeout=1)
+        pubsub.get_message(timeout=WAIT_S)
+        pubsub.get_message(timeout=WAIT_S)
 
         assert run(expire) == 1
 
-        heard = [pubsub.get_message(timeout=1), pubsub.get_message(timeout=1)]
+        heard = [pubsub.get_message(timeout=WAIT_S), pubsub.get_message(timeout=WAIT_S)]
     assert [(message["channel"], message["data"]) for message in heard if message] == [
         (job_channel(job_id), "expired"),
         (CANCEL_CHANNEL, str(job_id)),
@@ -359,7 +360,7 @@ def test_free_jobs_expire_though_another_is_held_for_long(tables: Any, redis: Re
         holding.execute("SELECT FROM jobs WHERE id = %s FOR NO KEY UPDATE", (held,))
         with pytest.raises(OperationalError):
             run(expire)
-        heard = [message["data"] for _ in range(4) if (message := pubsub.get_message(timeout=1))]
+        heard = [message["data"] for _ in range(4) if (message := pubsub.get_message(timeout=WAIT_S))]
     assert (tables.job(free)["state"], tables.job(held)["state"]) == ("expired", "queued")
     assert heard == [1, 2, "expired", str(free)], "its client and the workers that run it"
 

@@ -36,11 +36,9 @@ WORKER = WorkerIdentity.new("engine", [Stage.READ, Stage.CAPTION])
 async def test_a_worker_is_seen_while_it_works_and_stopped_afterwards(tables: Any) -> None:
     async with Heartbeat(tables.database_url, WORKER, lease=LEASE):
         first = await seen(tables)
-        await asyncio.sleep(0.2)
-        later = await seen(tables)
+        later = await seen_after(tables, first)
         assert first["stopped_at"] is None
         assert first["stages"] == ["caption", "read"]
-        assert later["seen_at"] > first["seen_at"]
         assert later["started_at"] == first["started_at"]
 
     assert tables.query("SELECT stopped_at FROM workers")[0]["stopped_at"] is not None
@@ -95,21 +93,26 @@ async def test_a_worker_whose_row_is_gone_or_dead_registers_again(tables: Any, t
 
 
 async def test_a_worker_whose_loop_stands_still_does_not_say_that_it_lives(tables: Any) -> None:
-    turning = [True]
+    turning, answers = [True], list[bool]()
 
-    alive = partial(all, turning)
+    def alive() -> bool:
+        answers.append(all(turning))
+        return answers[-1]
+
+    async def pass_over(beats: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while answers.count(False) < beats:  # noqa: ASYNC110  a heartbeat wakes no one
+                await asyncio.sleep(0.02)
+
     async with Heartbeat(tables.database_url, WORKER, lease=LEASE, alive=alive):
         first = await seen(tables)
         turning[0] = False
-        await asyncio.sleep(0.2)
+        await pass_over(1)  # the beat before is written
         still = await seen(tables)
-        await asyncio.sleep(0.2)
+        await pass_over(4)
         assert (await seen(tables))["seen_at"] == still["seen_at"]
         turning[0] = True
-        async with asyncio.timeout(WAIT_S):
-            while (await seen(tables))["seen_at"] == still["seen_at"]:  # noqa: ASYNC110  the row tells
-                await asyncio.sleep(0.02)
-        assert (await seen(tables))["started_at"] == first["started_at"]
+        assert (await seen_after(tables, still))["started_at"] == first["started_at"]
 
 
 def test_the_stages_on_duty_are_those_of_workers_that_live(tables: Any, house: House) -> None:
@@ -118,7 +121,7 @@ def test_the_stages_on_duty_are_those_of_workers_that_live(tables: Any, house: H
 
     async def story(database: AsyncEngine) -> None:
         assert await stages_on_duty(database) == set()
-        async with Heartbeat(tables.database_url, WORKER, lease=LEASE):
+        async with Heartbeat(tables.database_url, WORKER, lease=timedelta(minutes=1)):
             await seen(tables)
             assert await stages_on_duty(database) == {Stage.CAPTION, Stage.READ}
         assert await stages_on_duty(database) == set()
@@ -183,10 +186,18 @@ def test_workers_that_went_long_ago_are_forgotten_but_for_those_a_part_still_run
 
 async def seen(tables: Any, name: str = WORKER.name) -> dict[str, Any]:
     """Return the worker's row as soon as there is one."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         while not (rows := tables.query("SELECT * FROM workers WHERE name = %s", name)):  # noqa: ASYNC110  the row tells, nobody else
             await asyncio.sleep(0.02)
     row: dict[str, Any] = rows[0]
+    return row
+
+
+async def seen_after(tables: Any, former: dict[str, Any]) -> dict[str, Any]:
+    """Return the worker's row once it has been updated."""
+    async with asyncio.timeout(WAIT_S):
+        while (row := await seen(tables))["seen_at"] == former["seen_at"]:  # noqa: ASYNC110  the row tells
+            await asyncio.sleep(0.02)
     return row
 
 
