@@ -11,18 +11,22 @@ value is about is then judged by its place:
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeAlias
 
 from pecia_schemas.blocks import Box
-from pecia_workers.layout.lines import is_decisive
+from pecia_workers.layout.lines import around, is_decisive
 from pecia_workers.witness.alignment import Alignment
 
-Cells = Mapping[tuple[int, int], tuple[Box, Sequence[int]]]
-"""By row and column of a table, where a cell stands by the witness, and its tokens."""
+_Place: TypeAlias = tuple[int, int]
+Cells: TypeAlias = Mapping[_Place, Sequence[int]]
+"""By row and column of a table, the tokens of a cell."""
 
-_Spans = Mapping[int, Mapping[tuple[int, int], tuple[int, int]]]
-"""Of the cells of each row, or column, where they begin and end across it."""
+_Cut: TypeAlias = Mapping[_Place, tuple[int, int]]
+"""Of the cells of a row, or a column, where they begin and end across it."""
+_Spans: TypeAlias = Mapping[int, _Cut]
+"""Those of each row, or column."""
 
 _NEAR: Final = 3
 """Tokens from a negation to its word on one side, if it is the next on the other."""
@@ -70,36 +74,96 @@ def _moved_negations(aligned: Alignment, tokens: Sequence[int], rows: Sequence[i
             yield one
 
 
-def misplaced(cells: Cells, aligned: Alignment) -> Iterator[int]:
-    """Yield values of a table's cells, but for those of its first row, that stand in the place of others."""
-    first = min((row for row, column in cells if row and not column), default=0)
-    for axis, sides in enumerate((("top", "bottom"), ("left", "right"))):
-        spans: defaultdict[int, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
-        for place, (box, _) in cells.items():
-            spans[place[axis]][place] = getattr(box, sides[0]), getattr(box, sides[1])
-        for place, (_, tokens) in cells.items():
-            values = [one for one in tokens if aligned.written[one].is_value]
+def misplaced(cells: Cells, boxes: Mapping[_Place, Box], aligned: Alignment) -> Iterator[int]:
+    """Yield values of a table's cells, but for those of its first row, that stand in the place of others.
+
+    `boxes`: where cells stand by the witness.
+    """
+    first = min((row for row, column in boxes if row and not column), default=0)
+    for axis in range(2):
+        spans = _spans(boxes, axis)
+        for place in boxes:
+            values = [one for one in cells[place] if aligned.written[one].is_value]
             is_head = axis == 1 and place[0] < first
             is_judged = place[0] and values and not (is_head and _is_amid(place, spans))
             if is_judged and _is_elsewhere(place, place[axis], spans):
                 yield from values
 
 
-def _is_elsewhere(place: tuple[int, int], own: int, spans: _Spans) -> bool:
+def _spans(boxes: Mapping[_Place, Box], axis: int) -> _Spans:
+    spans: defaultdict[int, dict[_Place, tuple[int, int]]] = defaultdict(dict)
+    for place, box in boxes.items():
+        ends = (box.left, box.right) if axis else (box.top, box.bottom)
+        spans[place[axis]][place] = ends
+    return spans
+
+
+def place_equals(
+    cells: Cells, doubtful: AbstractSet[int], aligned: Alignment, boxes: Sequence[Box]
+) -> Iterator[int]:
+    """Match values in rows with doubtful ones with what says the same in their own row and column; yield these.
+
+    One `1` is as good as another for the alignment: where the witness misses one, that of the next row takes its place.
+    `boxes`: of the witness's tokens.
+    """
+    in_doubt = {row for (row, _), tokens in cells.items() if not doubtful.isdisjoint(tokens)}
+    sought = {
+        one
+        for (row, column), tokens in cells.items()
+        for one in tokens
+        if column and row in in_doubt and aligned.written[one].is_value and aligned.is_apart(one)
+    }
+    if not sought:
+        return
+    known = {
+        place: around(there)
+        for place, tokens in cells.items()
+        if (there := [boxes[other] for one in tokens if one not in sought for other in aligned.to_seen[one]])
+    }
+    rows, columns = _spans(known, 0), _spans(known, 1)
+    free = defaultdict[str, list[int]](list)
+    for other, to in enumerate(aligned.to_written):
+        if sought.issuperset(to):
+            free[aligned.seen[other].key].append(other)
+    found: dict[int, int] = {}
+    for (row, column), tokens in cells.items():
+        beside, above = rows.get(row, {}), columns.get(column, {})
+        for one in (one for one in tokens if one in sought):
+            alike = free[aligned.written[one].key]
+            fits = (other for other in alike if _is_in_cell(boxes[other], beside, above))
+            if (other := next(fits, None)) is not None:
+                alike.remove(other)
+                found[one] = other
+    for one in {*found, *(one for other in found.values() for one in aligned.to_written[other])}:
+        aligned.release(one)
+    for one, other in found.items():
+        aligned.match((one,), (other,))
+    yield from found
+
+
+def _is_in_cell(box: Box, row: _Cut, column: _Cut) -> bool:
+    return _is_among((box.top, box.bottom), row) and _is_among((box.left, box.right), column)
+
+
+def _is_among(span: tuple[int, int], others: _Cut) -> bool:
+    """Return whether a stretch overlaps most of others."""
+    return 2 * sum(_overlap(span, other) for other in others.values()) > len(others)
+
+
+def _is_elsewhere(place: _Place, own: int, spans: _Spans) -> bool:
     """Return whether a cell stands beside all others of its row or column, and among those of another one."""
     span = spans[own][place]
     others = [other for at, other in spans[own].items() if at != place]
     if not others or any(_overlap(span, other) for other in others):
         return False
     return any(
-        len(there) + len(others) >= _LEAST_OTHERS
-        and 2 * sum(_overlap(span, other) for other in there.values()) > len(there)
+        len(there) + len(others) >= _LEAST_OTHERS and _is_among(span, there)
         for number, there in spans.items()
         if number != own
     )
 
 
-def _is_amid(place: tuple[int, int], spans: _Spans) -> bool:
+def _is_amid(place: _Place, spans: _Spans) -> bool:
     """Return whether a cell stands above the middle of its column and the empty ones that follow it in its row."""
     row, column = place
     end = min(

@@ -1,6 +1,6 @@
 """What a witness read at a glance and is in question, read again with more care."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Standing
@@ -16,34 +16,42 @@ _MOST, _CLOSE = 3, 0.4
 
 def pieces_in_question(page: Page, witness: WitnessText, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     """Return what differs from a page's text or fields, or has nothing like it there, and where text may be missed."""
-    words, written, gaps = set[Box](), list[str](), list[Piece]()
+    words, written, gaps, commas = set[Box](), list[str](), list[Piece](), 0
     if page.source not in (Source.LAYER, Source.BOTH):
         questions = Questions(page, witness)
         words.update(questions.words())
         written += sorted({*questions.written()})
-        gaps += (_gap(box, pieces) for box in questions.parts())
+        commas = questions.commas()
+        read_there = (
+            *(word for piece in pieces for word in piece.words),
+            *(seen.origin for seen in witness.seen),
+        )
+        gaps += (_gap(box, dict.fromkeys(read_there)) for box in questions.parts())
     leaves = with_grounded_fields(page, witness).grounding if page.fields else ()
     others = [place.box for leaf in leaves if leaf.standing is Standing.DIFFERS for place in leaf.places]
     words.update(seen.origin for seen in witness.seen if any(touch(seen.box, other) for other in others))
     read = {seen.origin: seen.word for seen in witness.seen}
     again = (piece for piece in pieces if words.intersection(piece.words))
     return (
-        *(_held_against(piece, written, [read.get(box, "") for box in piece.words]) for piece in again),
+        *(
+            _held_against(piece, written, commas, [read.get(box, "") for box in piece.words])
+            for piece in again
+        ),
         *gaps,
     )
 
 
-def _held_against(piece: Piece, written: Sequence[str], read: Sequence[str]) -> Piece:
+def _held_against(piece: Piece, written: Sequence[str], commas: int, read: Sequence[str]) -> Piece:
     """Return a piece with those words of the page that are like what was read there."""
     near = {
         word for text in (*read, " ".join(read)) for word in get_close_matches(text, written, _MOST, _CLOSE)
     }
-    return piece.model_copy(update={"written": tuple(sorted(near))})
+    return piece.model_copy(update={"written": tuple(sorted(near)), "commas": commas if near else 0})
 
 
-def _gap(part: Box, pieces: Sequence[Piece]) -> Piece:
+def _gap(part: Box, known: Iterable[Box]) -> Piece:
     corners = part.left, part.top, part.right, part.top, part.right, part.bottom, part.left, part.bottom
-    words = tuple(word for piece in pieces for word in piece.words if touch(word, part))
+    words = tuple(word for word in known if touch(word, part))
     return Piece(corners=corners, words=words, is_gap=True)
 
 
