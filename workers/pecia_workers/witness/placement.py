@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import pairwise
+from statistics import median
 from typing import Final, TypeAlias
 
 from pecia_schemas.blocks import Box
@@ -32,6 +33,9 @@ _NEAR: Final = 3
 """Tokens from a negation to its word on one side, if it is the next on the other."""
 _LEAST_OTHERS: Final = 3
 """Cells of two rows or columns that show where these are."""
+_BENEATH, _NOT_BENEATH = 0.5, 0.3
+"""How far two heads stand from the middles of their columns at most, and how much farther from those of others, by the
+distance of two columns."""
 
 
 def out_of_order(
@@ -75,19 +79,18 @@ def _moved_negations(aligned: Alignment, tokens: Sequence[int], rows: Sequence[i
 
 
 def misplaced(cells: Cells, boxes: Mapping[_Place, Box], aligned: Alignment) -> Iterator[int]:
-    """Yield values of a table's cells, but for those of its first row, that stand in the place of others.
+    """Yield values of a table's cells that stand in the place of others.
 
     `boxes`: where cells stand by the witness.
     """
-    first = min((row for row, column in boxes if row and not column), default=0)
+    first = min((row for row, column in boxes if row and not column), default=1)
+    elsewhere = {place for row in range(first) for place in _heads_elsewhere(row, boxes)}
     for axis in range(2):
         spans = _spans(boxes, axis)
-        for place in boxes:
-            values = [one for one in cells[place] if aligned.written[one].is_value]
-            is_head = axis == 1 and place[0] < first
-            is_judged = place[0] and values and not (is_head and _is_amid(place, spans))
-            if is_judged and _is_elsewhere(place, place[axis], spans):
-                yield from values
+        rows = boxes if axis == 0 else [place for place in boxes if place[0] >= first]
+        elsewhere.update(place for place in rows if place[0] and _is_elsewhere(place, place[axis], spans))
+    for place in elsewhere:
+        yield from (one for one in cells[place] if aligned.written[one].is_value)
 
 
 def _spans(boxes: Mapping[_Place, Box], axis: int) -> _Spans:
@@ -130,10 +133,10 @@ def place_equals(
         beside, above = rows.get(row, {}), columns.get(column, {})
         for one in (one for one in tokens if one in sought):
             alike = free[aligned.written[one].key]
-            fits = (other for other in alike if _is_in_cell(boxes[other], beside, above))
-            if (other := next(fits, None)) is not None:
-                alike.remove(other)
-                found[one] = other
+            fits = [other for other in alike if _is_in_cell(boxes[other], beside, above)]
+            if fits:
+                found[one] = next((other for other in fits if other in aligned.to_seen[one]), fits[0])
+                alike.remove(found[one])
     for one in {*found, *(one for other in found.values() for one in aligned.to_written[other])}:
         aligned.release(one)
     for one, other in found.items():
@@ -163,15 +166,41 @@ def _is_elsewhere(place: _Place, own: int, spans: _Spans) -> bool:
     )
 
 
-def _is_amid(place: _Place, spans: _Spans) -> bool:
-    """Return whether a cell stands above the middle of its column and the empty ones that follow it in its row."""
-    row, column = place
-    end = min(
-        (other for other in spans if other > column and (row, other) in spans[other]), default=max(spans) + 1
-    )
-    below = [span for other in range(column, end) for at, span in spans.get(other, {}).items() if at != place]
-    left, right = spans[column][place]
-    return left < (min(start for start, _ in below) + max(stop for _, stop in below)) / 2 < right
+def _heads_elsewhere(row: int, boxes: Mapping[_Place, Box]) -> Iterator[_Place]:
+    """Yield the heads of a row that would stand better above the middle of their columns if they began at another one.
+
+    A head has the empty columns that follow it, or its own alone.
+    """
+    below = _spans({place: box for place, box in boxes.items() if place[0] != row}, 1)
+    usual = {column: median(sum(span) / 2 for span in spans.values()) for column, spans in below.items()}
+    middles: dict[int, float] = {}
+    for column, spans in below.items():
+        others = [place for other, place in usual.items() if other != column]
+        ends = [span for span in spans.values() if not any(span[0] < place < span[1] for place in others)]
+        if ends:  # what reaches over the middle of another column is of both
+            middles[column] = (min(start for start, _ in ends) + max(stop for _, stop in ends)) / 2
+    heads = sorted(column for other, column in boxes if other == row)
+
+    def away(head: int, start: int, stop: int) -> float:
+        """Return how far a head is from the middle of these columns, or of the first of them."""
+        box = boxes[row, head]
+        middle = (box.left + box.right) / 2
+        return min(abs(middle - (middles[start] + middles[last]) / 2) for last in (start, stop - 1))
+
+    for number, head in enumerate(heads):
+        before = heads[number - 1] if number else -1
+        stop = heads[number + 1] if number + 1 < len(heads) else max(middles, default=0) + 1
+        columns = range(max(before, 0), stop)
+        if len(columns) < 2 or not middles.keys() >= set(columns):
+            continue
+        pitch = median(middles[other] - middles[one] for one, other in pairwise(columns))
+        costs = {
+            start: away(head, start, stop) + (away(before, before, start) if number else 0.0)
+            for start in range(before + 1, stop)
+        }
+        least = min(costs.values())
+        if least <= _BENEATH * pitch and costs[head] - least >= _NOT_BENEATH * pitch:
+            yield row, head
 
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
