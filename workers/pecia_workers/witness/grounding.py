@@ -60,6 +60,8 @@ _OXYGEN: Final = re.compile(r"\b(p|pC|[pP][aevt]C?|S[pavc]|Fi|etC)02\b")
 """Of which a recogniser takes the letter for a digit. `C02` and `S02` are codes of diagnoses, too."""
 _THOUSANDS, _THOUSANDTHS = re.compile(r"\d{1,3}(?:,\d{3})+"), re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+")
 """Numbers that differ in a comma and a point."""
+_USUAL: Final = 10
+"""Numbers that show how a page writes them."""
 _AROUND: Final = ".,;:!?()[]\"'\\*"
 _HANGUL: Final = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
 
@@ -169,17 +171,16 @@ class Questions:
                 words = [word.strip(_AROUND) for word in _words_at(text, *ends)]
                 yield from (*words, *map(" ".join, pairwise(words)), " ".join(words))
 
-    def commas(self) -> int:
-        """Return how many thousands both sides part by a comma, if the page parts none by a point."""
+    def parts_thousands(self) -> bool:
+        """Return whether the page parts its thousands by commas, as both sides have them, and none by a point."""
         aligned = self._compared.aligned
         texts = [token.text for token in aligned.written]
-        both = (
-            text
-            for one, text in enumerate(texts)
+        agreed = sum(
+            [aligned.seen[other].text for other in to] == [text]
+            for text, to in zip(texts, aligned.to_seen, strict=True)
             if _THOUSANDS.fullmatch(text)
-            and [aligned.seen[other].text for other in aligned.to_seen[one]] == [text]
         )
-        return 0 if any(map(_THOUSANDTHS.fullmatch, texts)) else sum(1 for _ in both)
+        return agreed >= _USUAL and not any(map(_THOUSANDTHS.fullmatch, texts))
 
     def parts(self) -> Sequence[Box]:
         """Return where a page's values, or several of its words in a row, may stand if the witness missed them.

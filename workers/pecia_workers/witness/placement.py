@@ -88,7 +88,7 @@ def misplaced(cells: Cells, boxes: Mapping[_Place, Box], aligned: Alignment) -> 
     for axis in range(2):
         spans = _spans(boxes, axis)
         rows = boxes if axis == 0 else [place for place in boxes if place[0] >= first]
-        elsewhere.update(place for place in rows if place[0] and _is_elsewhere(place, place[axis], spans))
+        elsewhere.update(place for place in rows if place[0] and _is_elsewhere(place, axis, spans))
     for place in elsewhere:
         yield from (one for one in cells[place] if aligned.written[one].is_value)
 
@@ -153,17 +153,27 @@ def _is_among(span: tuple[int, int], others: _Cut) -> bool:
     return 2 * sum(_overlap(span, other) for other in others.values()) > len(others)
 
 
-def _is_elsewhere(place: _Place, own: int, spans: _Spans) -> bool:
-    """Return whether a cell stands beside all others of its row or column, and among those of another one."""
+def _is_elsewhere(place: _Place, axis: int, spans: _Spans) -> bool:
+    """Return whether a cell stands beside all others of its row or column, and among those of another one.
+
+    Of one that is empty there, a single cell shows where it is.
+    """
+    own = place[axis]
     span = spans[own][place]
     others = [other for at, other in spans[own].items() if at != place]
     if not others or any(_overlap(span, other) for other in others):
         return False
     return any(
-        len(there) + len(others) >= _LEAST_OTHERS and _is_among(span, there)
+        (len(there) + len(others) >= _LEAST_OTHERS or _moved(place, axis, number) not in there)
+        and _is_among(span, there)
         for number, there in spans.items()
         if number != own
     )
+
+
+def _moved(place: _Place, axis: int, number: int) -> _Place:
+    """Return the place of the same column in this row, or of the same row in this column."""
+    return (place[0], number) if axis else (number, place[1])
 
 
 def _heads_elsewhere(row: int, boxes: Mapping[_Place, Box]) -> Iterator[_Place]:
@@ -189,17 +199,18 @@ def _heads_elsewhere(row: int, boxes: Mapping[_Place, Box]) -> Iterator[_Place]:
 
     for number, head in enumerate(heads):
         before = heads[number - 1] if number else -1
-        stop = heads[number + 1] if number + 1 < len(heads) else max(middles, default=0) + 1
+        stop = heads[number + 1] if number + 1 < len(heads) else max(column for _, column in boxes) + 1
         columns = range(max(before, 0), stop)
-        if len(columns) < 2 or not middles.keys() >= set(columns):
+        if not middles.keys() >= set(columns):
             continue
-        pitch = median(middles[other] - middles[one] for one, other in pairwise(columns))
+        steps = [middles[other] - middles[one] for one, other in pairwise(columns)]
+        pitch = median(steps or [0])
         costs = {
             start: away(head, start, stop) + (away(before, before, start) if number else 0.0)
             for start in range(before + 1, stop)
         }
         least = min(costs.values())
-        if least <= _BENEATH * pitch and costs[head] - least >= _NOT_BENEATH * pitch:
+        if least <= _BENEATH * pitch and costs[head] - least > _NOT_BENEATH * pitch:
             yield row, head
 
 

@@ -16,12 +16,13 @@ _MOST, _CLOSE = 3, 0.4
 
 def pieces_in_question(page: Page, witness: WitnessText, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     """Return what differs from a page's text or fields, or has nothing like it there, and where text may be missed."""
-    words, written, gaps, commas = set[Box](), list[str](), list[Piece](), 0
+    words, written, gaps = set[Box](), list[str](), list[Piece]()
+    parts_thousands = False
     if page.source not in (Source.LAYER, Source.BOTH):
         questions = Questions(page, witness)
         words.update(questions.words())
         written += sorted({*questions.written()})
-        commas = questions.commas()
+        parts_thousands = questions.parts_thousands()
         read_there = (
             *(word for piece in pieces for word in piece.words),
             *(seen.origin for seen in witness.seen),
@@ -31,22 +32,23 @@ def pieces_in_question(page: Page, witness: WitnessText, pieces: Sequence[Piece]
     others = [place.box for leaf in leaves if leaf.standing is Standing.DIFFERS for place in leaf.places]
     words.update(seen.origin for seen in witness.seen if any(touch(seen.box, other) for other in others))
     read = {seen.origin: seen.word for seen in witness.seen}
-    again = (piece for piece in pieces if words.intersection(piece.words))
+    again = (
+        piece.model_copy(update={"parts_thousands": parts_thousands})
+        for piece in pieces
+        if words.intersection(piece.words)
+    )
     return (
-        *(
-            _held_against(piece, written, commas, [read.get(box, "") for box in piece.words])
-            for piece in again
-        ),
+        *(_held_against(piece, written, [read.get(box, "") for box in piece.words]) for piece in again),
         *gaps,
     )
 
 
-def _held_against(piece: Piece, written: Sequence[str], commas: int, read: Sequence[str]) -> Piece:
+def _held_against(piece: Piece, written: Sequence[str], read: Sequence[str]) -> Piece:
     """Return a piece with those words of the page that are like what was read there."""
     near = {
         word for text in (*read, " ".join(read)) for word in get_close_matches(text, written, _MOST, _CLOSE)
     }
-    return piece.model_copy(update={"written": tuple(sorted(near)), "commas": commas if near else 0})
+    return piece.model_copy(update={"written": tuple(sorted(near))})
 
 
 def _gap(part: Box, known: Iterable[Box]) -> Piece:

@@ -100,7 +100,7 @@ _SURE_SIGN: Final = 0.9
 _AROUND: Final = ".,;:!?()[]\"'*"
 _MOST_CLOSE, _CLOSE = 3, 0.4
 """Of how many words of the page's text one may be any, and from which likeness."""
-_MAY_BE, _MAY_BE_COMMA = 0.001, 0.1
+_MAY_BE, _MAY_BE_COMMA, _MAY_BE_USUAL_COMMA = 0.001, 0.1, 0.01
 """How likely that is to be, by the likeliest reading: what is not there has at most a third of it."""
 _THOUSANDS: Final = re.compile(r"\d{1,3}(?:,\d{3})+")
 _MARGIN: Final = 0.3
@@ -407,8 +407,8 @@ def _as_written(by: _Networks, text: str, picture: NDArray[np.uint8], asked: Pie
     # A blurred comma looks like a point, and either gets lost: no point that is not seen, and no less of both, is true.
     commas, points = (text.count(sign) - other.count(sign) for sign in ",.")
     is_told = commas > 0 or points < 0 or commas + points > 0
-    usual = asked.commas if _THOUSANDS.fullmatch(other.strip(_AROUND)) else 0
-    least = max(_MAY_BE, _MAY_BE_COMMA / (1 + usual)) if commas else _MAY_BE
+    is_usual = asked.parts_thousands and _THOUSANDS.fullmatch(other.strip(_AROUND))
+    least = (_MAY_BE_USUAL_COMMA if is_usual else _MAY_BE_COMMA) if commas else _MAY_BE
     return (text, 1.0) if is_told or share < least else (other, share)
 
 
