@@ -201,6 +201,8 @@ def test_what_is_missed_is_looked_for_where_the_rest_of_its_line_stands() -> Non
     again, gap = pieces_in_question(page, witness, [piece])
     assert (again, gap.is_gap) == (piece, True)
     assert gap.words == piece.words
+    (alone,) = pieces_in_question(page, witness, [])  # it was read where nothing was detected
+    assert alone.words == piece.words
 
     def verdict(text: str) -> Verdict:
         box = line.box.model_copy(update={"left": line.box.right + 20, "right": line.box.right + 40})
