@@ -130,6 +130,22 @@ def test_a_witness_that_lists_a_row_in_another_order_has_its_cells_in_their_plac
     assert read_from(shuffled, swapped).verdict is Verdict.REVIEW
 
 
+def test_lines_of_a_cell_may_follow_each_other_in_another_order_than_the_witness_lists_them() -> None:
+    places = {"Surname": (0, 0), "Suffix": (300, 0), "Doe": (0, 40), "Jr": (300, 40)}
+    words = {
+        text: Word(text=text, box=Box(left=x, top=y, right=x + 100, bottom=y + 20), confidence=0.97)
+        for text, (x, y) in places.items()
+    }
+
+    def verdict(*listed: str) -> Verdict:
+        row = [Line(text=text, box=words[text].box, words=(words[text],)) for text in listed]
+        page = sample_page(blocks=plain_blocks("Surname Suffix Doe Jr", source=Source.MODEL))
+        return grounded(page, WitnessText([block_of(joined(row))], Source.OCR)).verdict
+
+    assert verdict("Surname", "Doe", "Suffix", "Jr") is Verdict.OK
+    assert verdict("Suffix", "Surname", "Doe", "Jr") is Verdict.REVIEW
+
+
 def test_a_head_may_stand_amid_the_columns_that_it_spans() -> None:
     body = [["Sodium", "140", "138", "7"], ["Calcium", "2.31", "2.28", "8"], ["Iron", "11.9", "12.4", "9"]]
     rows = [["Report", "", "", ""], ["", "in 2023", "", ""], *body]

@@ -369,11 +369,11 @@ class _Compared:
                 }
 
     def _misplaced(self, tables: Iterable[Cells]) -> Iterator[int]:
-        rows = [one.row for one in self.witness.seen]
-        yield from out_of_order(self.aligned, self.of_line, rows)
+        rows, boxes = [one.row for one in self.witness.seen], [one.box for one in self.witness.seen]
+        yield from out_of_order(self.aligned, self.of_line, rows, boxes)
         for cells in tables:
-            boxes = {place: box for place, tokens in cells.items() if (box := self.box(tokens))}
-            yield from misplaced(cells, boxes, self.aligned)
+            of_cells = {place: box for place, tokens in cells.items() if (box := self.box(tokens))}
+            yield from misplaced(cells, of_cells, self.aligned)
 
     def _place_equals(self, tables: Iterable[Cells]) -> set[int]:
         """Match values of tables anew where some are in doubt; return those that stand in their own cell then."""

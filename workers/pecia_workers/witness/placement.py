@@ -17,7 +17,7 @@ from statistics import median
 from typing import Final, TypeAlias
 
 from pecia_schemas.blocks import Box
-from pecia_workers.layout.lines import around, is_decisive
+from pecia_workers.layout.lines import around, is_decisive, middle
 from pecia_workers.witness.alignment import Alignment
 
 _Place: TypeAlias = tuple[int, int]
@@ -39,18 +39,34 @@ distance of two columns."""
 
 
 def out_of_order(
-    aligned: Alignment, lines: Mapping[int, Sequence[int]], rows: Sequence[int]
+    aligned: Alignment, lines: Mapping[int, Sequence[int]], rows: Sequence[int], boxes: Sequence[Box]
 ) -> Iterator[int]:
-    """Yield values that stand in another order than the witness has them. `rows`: of which row its tokens are."""
+    """Yield values that stand in another order than the witness has them, and not on lines that follow each other.
+
+    `rows` and `boxes`: of which row the witness's tokens are, and where they stand.
+    """
     for tokens in lines.values():
         by_row: defaultdict[int, list[int]] = defaultdict(list)
         for one in tokens:
             if aligned.written[one].is_value and aligned.to_seen[one]:
                 by_row[rows[aligned.to_seen[one][0]]].append(one)
         for values in by_row.values():
-            kept = _in_order([aligned.to_seen[one][0] for one in values])
-            yield from (one for number, one in enumerate(values) if number not in kept)
+            places = [aligned.to_seen[one][0] for one in values]
+            kept = _in_order(places)
+            for number, one in enumerate(values):
+                if number not in kept and not _is_between_lines(number, places, boxes):
+                    yield one
         yield from _moved_negations(aligned, tokens, rows)
+
+
+def _is_between_lines(number: int, places: Sequence[int], boxes: Sequence[Box]) -> bool:
+    """Return whether a value stands below or above all that the witness has on its other side, as it is written."""
+    own = boxes[places[number]]
+    before = [boxes[place] for place in places[:number] if place > places[number]]
+    behind = [boxes[place] for place in places[number:] if place < places[number]]
+    return all(other.bottom <= middle(own)[1] for other in before) and all(
+        own.bottom <= middle(other)[1] for other in behind
+    )
 
 
 def _in_order(places: Sequence[int]) -> set[int]:
