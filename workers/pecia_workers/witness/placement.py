@@ -197,6 +197,9 @@ def _heads_elsewhere(row: int, boxes: Mapping[_Place, Box]) -> Iterator[_Place]:
 
     A head has the empty columns that follow it, or its own alone.
     """
+    heads = sorted(column for other, column in boxes if other == row)
+    if len(heads) == len({column for _, column in boxes}):
+        return
     below = _spans({place: box for place, box in boxes.items() if place[0] != row}, 1)
     usual = {column: median(sum(span) / 2 for span in spans.values()) for column, spans in below.items()}
     middles: dict[int, float] = {}
@@ -205,13 +208,11 @@ def _heads_elsewhere(row: int, boxes: Mapping[_Place, Box]) -> Iterator[_Place]:
         ends = [span for span in spans.values() if not any(span[0] < place < span[1] for place in others)]
         if ends:  # what reaches over the middle of another column is of both
             middles[column] = (min(start for start, _ in ends) + max(stop for _, stop in ends)) / 2
-    heads = sorted(column for other, column in boxes if other == row)
 
     def away(head: int, start: int, stop: int) -> float:
         """Return how far a head is from the middle of these columns, or of the first of them."""
-        box = boxes[row, head]
-        middle = (box.left + box.right) / 2
-        return min(abs(middle - (middles[start] + middles[last]) / 2) for last in (start, stop - 1))
+        at, _ = middle(boxes[row, head])
+        return min(abs(at - (middles[start] + middles[last]) / 2) for last in (start, stop - 1))
 
     for number, head in enumerate(heads):
         before = heads[number - 1] if number else -1
