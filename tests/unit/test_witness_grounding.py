@@ -171,8 +171,9 @@ def test_a_value_beside_an_empty_cell_needs_one_other_to_show_its_column() -> No
 
 
 def test_of_equal_values_each_has_its_own_place() -> None:
-    rows = [["", "", ""], ["Iron", "1", "1"], ["Zinc", "1", "1"], ["Lead", "1", "1"]]
+    rows = [["", "air", "water"], ["Iron", "1", "1"], ["Zinc", "1", "1"], ["Lead", "1", "1"]]
     order = [  # a witness that lists a value with the row above
+        [(0, 1), (0, 2)],
         [(1, 0), (1, 1), (1, 2)],
         [(2, 0), (2, 1), (3, 1), (2, 2)],
         [(3, 0), (3, 2)],

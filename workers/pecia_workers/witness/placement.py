@@ -100,13 +100,20 @@ def misplaced(cells: Cells, boxes: Mapping[_Place, Box], aligned: Alignment) -> 
     `boxes`: where cells stand by the witness.
     """
     first = min((row for row, column in boxes if row and not column), default=1)
-    elsewhere = {place for row in range(first) for place in _heads_elsewhere(row, boxes)}
+    slim = {place for place, box in boxes.items() if _is_slim(box, cells[place], aligned)}
+    elsewhere = {place for row in range(first) for place in _heads_elsewhere(row, boxes) if place in slim}
     for axis in range(2):
         spans = _spans(boxes, axis)
         rows = boxes if axis == 0 else [place for place in boxes if place[0] >= first]
         elsewhere.update(place for place in rows if place[0] and _is_elsewhere(place, axis, spans))
     for place in elsewhere:
         yield from (one for one in cells[place] if aligned.written[one].is_value)
+
+
+def _is_slim(box: Box, tokens: Sequence[int], aligned: Alignment) -> bool:
+    """Return whether a box is no wider than its signs may be: else the witness is not sure of its ends."""
+    signs = sum(len(aligned.written[one].text) for one in tokens)
+    return box.right - box.left <= signs * (box.bottom - box.top)
 
 
 def _spans(boxes: Mapping[_Place, Box], axis: int) -> _Spans:
@@ -120,17 +127,18 @@ def _spans(boxes: Mapping[_Place, Box], axis: int) -> _Spans:
 def place_equals(
     cells: Cells, doubtful: AbstractSet[int], aligned: Alignment, boxes: Sequence[Box]
 ) -> Iterator[int]:
-    """Match values in rows with doubtful ones with what says the same in their own row and column; yield these.
+    """Match values like doubtful ones with what says the same in their own row and column; yield these.
 
     One `1` is as good as another for the alignment: where the witness misses one, that of the next row takes its place.
     `boxes`: of the witness's tokens.
     """
-    in_doubt = {row for (row, _), tokens in cells.items() if not doubtful.isdisjoint(tokens)}
+    written = aligned.written
+    keys = {written[one].key for tokens in cells.values() for one in tokens if one in doubtful}
     sought = {
         one
-        for (row, column), tokens in cells.items()
+        for (_, column), tokens in cells.items()
         for one in tokens
-        if column and row in in_doubt and aligned.written[one].is_value and aligned.is_apart(one)
+        if column and written[one].key in keys and written[one].is_value and aligned.is_apart(one)
     }
     if not sought:
         return
@@ -148,7 +156,7 @@ def place_equals(
     for (row, column), tokens in cells.items():
         beside, above = rows.get(row, {}), columns.get(column, {})
         for one in (one for one in tokens if one in sought):
-            alike = free[aligned.written[one].key]
+            alike = free[written[one].key]
             fits = [other for other in alike if _is_in_cell(boxes[other], beside, above)]
             if fits:
                 found[one] = next((other for other in fits if other in aligned.to_seen[one]), fits[0])
