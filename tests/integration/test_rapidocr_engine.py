@@ -286,28 +286,33 @@ def printed(shape: tuple[int, int], *, size: int, pitch: int, lines: int) -> tup
 @pytest.mark.usefixtures("own_templates")
 def test_blurred_numbers_are_what_the_text_has_unless_their_ink_says_otherwise() -> None:
     numbers = [f"{thousands},{100 + 37 * thousands % 900}" for thousands in range(3, 83, 2)]
-    image = Image.new("RGB", (900, 700), "white")
-    draw, font = ImageDraw.Draw(image), ImageFont.load_default(15)
-    boxes = []
-    for number, text in enumerate(numbers):
-        at = 60 + number % 5 * 160, 40 + number // 5 * 80
-        draw.text(at, text, fill="black", font=font)
-        left, top, right, bottom = map(round, draw.textbbox(at, text, font=font))
-        boxes.append(Box(left=left - 4, top=top - 4, right=right + 4, bottom=bottom + 4))
-    pixels = np.asarray(image.filter(ImageFilter.GaussianBlur(1.0)))
+    wrong = [f"{text[:-1]}{(int(text[-1]) + 3) % 10}" for text in numbers]
+
+    def drawn(size: int) -> tuple[NDArray[np.uint8], list[Box]]:
+        image = Image.new("RGB", (900, 700), "white")
+        draw, font = ImageDraw.Draw(image), ImageFont.load_default(size)
+        boxes = []
+        for number, text in enumerate(numbers):
+            at = 60 + number % 5 * 160, 40 + number // 5 * 80
+            draw.text(at, text, fill="black", font=font)
+            left, top, right, bottom = map(round, draw.textbbox(at, text, font=font))
+            boxes.append(Box(left=left - 4, top=top - 4, right=right + 4, bottom=bottom + 4))
+        return np.asarray(image.filter(ImageFilter.GaussianBlur(1.0))), boxes
 
     with witness_process() as (_, read_again):
 
-        def taken(texts: list[str]) -> int:
+        def taken(page: tuple[NDArray[np.uint8], list[Box]], texts: list[str], *, usual: bool = False) -> int:
             pieces = [
-                Piece(corners=corners(box), words=(box,), written=(text,))
-                for box, text in zip(boxes, texts, strict=True)
+                Piece(corners=corners(box), words=(box,), written=(text,), parts_thousands=usual)
+                for box, text in zip(page[1], texts, strict=True)
             ]
-            return sum(map(operator.eq, (line.text for line in read_again(pixels, pieces)), texts))
+            return sum(map(operator.eq, (line.text for line in read_again(page[0], pieces)), texts))
 
-        wrong = [f"{text[:-1]}{(int(text[-1]) + 3) % 10}" for text in numbers]
-        assert taken(numbers) >= 0.9 * len(numbers)
-        assert taken(wrong) == 0
+        blurred, small = drawn(15), drawn(9)
+        assert taken(blurred, numbers) >= 0.9 * len(numbers)
+        assert taken(blurred, wrong) == taken(blurred, wrong, usual=True) == 0
+        assert taken(small, numbers) < taken(small, numbers, usual=True), "a comma is usual on the page"
+        assert taken(small, wrong, usual=True) == 0
 
 
 def corners(box: Box) -> tuple[float, ...]:

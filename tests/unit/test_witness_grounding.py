@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Table, Word, plain_blocks
 from pecia_schemas.results import Page, Verdict
-from pecia_workers.layout.lines import words_of
+from pecia_workers.layout.lines import joined, words_of
 from pecia_workers.protocol.base import Piece
 from pecia_workers.witness.grounding import WitnessText, grounded
 from pecia_workers.witness.second_look import pieces_in_question, with_readings
@@ -130,6 +130,22 @@ def test_a_witness_that_lists_a_row_in_another_order_has_its_cells_in_their_plac
     assert read_from(shuffled, swapped).verdict is Verdict.REVIEW
 
 
+def test_lines_of_a_cell_may_follow_each_other_in_another_order_than_the_witness_lists_them() -> None:
+    places = {"Surname": (0, 0), "Suffix": (300, 0), "Doe": (0, 40), "Jr": (300, 40)}
+    words = {
+        text: Word(text=text, box=Box(left=x, top=y, right=x + 100, bottom=y + 20), confidence=0.97)
+        for text, (x, y) in places.items()
+    }
+
+    def verdict(*listed: str) -> Verdict:
+        row = [Line(text=text, box=words[text].box, words=(words[text],)) for text in listed]
+        page = sample_page(blocks=plain_blocks("Surname Suffix Doe Jr", source=Source.MODEL))
+        return grounded(page, WitnessText([block_of(joined(row))], Source.OCR)).verdict
+
+    assert verdict("Surname", "Doe", "Suffix", "Jr") is Verdict.OK
+    assert verdict("Suffix", "Surname", "Doe", "Jr") is Verdict.REVIEW
+
+
 def test_a_head_may_stand_amid_the_columns_that_it_spans() -> None:
     body = [["Sodium", "140", "138", "7"], ["Calcium", "2.31", "2.28", "8"], ["Iron", "11.9", "12.4", "9"]]
     rows = [["Report", "", "", ""], ["", "in 2023", "", ""], *body]
@@ -137,6 +153,58 @@ def test_a_head_may_stand_amid_the_columns_that_it_spans() -> None:
     assert read_from(block, rows).verdict is Verdict.OK
     moved = [rows[0], rows[1], *body[:2], ["Iron", "12.4", "", "9"]]
     assert read_from(block, moved).verdict is not Verdict.OK
+
+
+def test_a_head_stands_above_the_middle_of_the_columns_that_it_is_given() -> None:
+    body = [["Sodium", "140", "71", "138", "72"], ["Iron", "11", "73", "12", "74"]]
+    rows = [["", "in 2023", "", "in 2024", ""], *body]
+    block = table(rows, {"in 2023": (300, 400), "in 2024": (700, 800)})  # of columns at 250, 450, 650 and 850
+    assert read_from(block, rows).verdict is Verdict.OK
+    for moved in (["", "", "in 2023", "in 2024", ""], ["", "in 2023", "in 2024", "", ""]):
+        assert read_from(block, [moved, *body]).verdict is Verdict.REVIEW
+
+
+def test_a_value_beside_an_empty_cell_needs_one_other_to_show_its_column() -> None:
+    rows = [["29", "30", "31", ""], ["22", "23", "24", "25"]]
+    assert read_from(table(rows), rows).verdict is Verdict.OK
+    assert read_from(table(rows[::-1]), [rows[1], ["29", "30", "", "31"]]).verdict is Verdict.REVIEW
+
+
+def test_of_equal_values_each_has_its_own_place() -> None:
+    rows = [["", "air", "water"], ["Iron", "1", "1"], ["Zinc", "1", "1"], ["Lead", "1", "1"]]
+    order = [  # a witness that lists a value with the row above
+        [(0, 1), (0, 2)],
+        [(1, 0), (1, 1), (1, 2)],
+        [(2, 0), (2, 1), (3, 1), (2, 2)],
+        [(3, 0), (3, 2)],
+    ]
+
+    def seen(row: int, column: int) -> Line:
+        box = Box(left=200 * column, top=40 * row, right=200 * column + 100, bottom=40 * row + 20)
+        text = rows[row][column]
+        return Line(text=text, box=box, words=(Word(text=text, box=box, confidence=0.97),))
+
+    blocks = [block_of(joined([seen(*place) for place in line])) for line in order]
+    page = sample_page(blocks=(table(rows),))
+    assert grounded(page, WitnessText(blocks, Source.OCR)).verdict is Verdict.OK
+    wrong = sample_page(blocks=(table([*rows[:2], ["Zinc", "2", "1"], rows[3]]),))
+    assert grounded(wrong, WitnessText(blocks, Source.OCR)).verdict is not Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("written", "seen", "verdict"),
+    [
+        ("rates.\u00b9\u00b2 They rose", "rates. They rose", Verdict.OK),
+        ("\u00b9\u00b3 The age", "3 The age", Verdict.OK),
+        ("\u00b9\u00b3 The age", "8 The age", Verdict.REVIEW),
+        ("of 5 m\u00b2 then", "of 5 m then", Verdict.REVIEW),
+    ],
+)
+def test_the_number_of_a_note_is_no_value_and_a_power_is(written: str, seen: str, verdict: Verdict) -> None:
+    rest = (
+        " with the methodology described in the report of the other year and its tables, as the authors say"
+    )
+    assert judged(written + rest, seen + rest).verdict is verdict
 
 
 def test_what_is_missed_is_looked_for_where_the_rest_of_its_line_stands() -> None:
@@ -150,6 +218,8 @@ def test_what_is_missed_is_looked_for_where_the_rest_of_its_line_stands() -> Non
     again, gap = pieces_in_question(page, witness, [piece])
     assert (again, gap.is_gap) == (piece, True)
     assert gap.words == piece.words
+    (alone,) = pieces_in_question(page, witness, [])  # it was read where nothing was detected
+    assert alone.words == piece.words
 
     def verdict(text: str) -> Verdict:
         box = line.box.model_copy(update={"left": line.box.right + 20, "right": line.box.right + 40})

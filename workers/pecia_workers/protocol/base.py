@@ -181,6 +181,8 @@ class Piece(Stored):
     """Whether text was missed there: it is to be found beside the words."""
     written: tuple[str, ...] = ()
     """What the page's text has that is like a word of these: the word says so where its ink may as well be that."""
+    parts_thousands: bool = False
+    """Whether the page parts its thousands by commas, and none by a point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,18 @@ class Alignment:
         if differs:
             self.differs.update(written)
 
+    def is_apart(self, one: int) -> bool:
+        """Return whether a written token is matched with none, or with one token that has no other."""
+        to = self.to_seen[one]
+        return not to or (len(to) == 1 and self.to_written[to[0]] == (one,))
+
+    def release(self, one: int) -> None:
+        """Let go of a written token that is apart."""
+        for other in self.to_seen[one]:
+            self.to_written[other] = ()
+        self.to_seen[one] = ()
+        self.differs.discard(one)
+
     def match_all(self, written: Sequence[int], seen: Sequence[int]) -> None:
         """Lay tokens upon each other one by one."""
         for one, other in zip(written, seen, strict=True):

@@ -24,7 +24,7 @@ from pecia_schemas.blocks import (
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.layout.lines import around, box_of, corners_of, middle, touch, words_of
 from pecia_workers.witness.alignment import align, in_a_row
-from pecia_workers.witness.placement import misplaced, out_of_order
+from pecia_workers.witness.placement import Cells, misplaced, out_of_order, place_equals
 from pecia_workers.witness.tokens import (
     Comparison,
     Token,
@@ -58,6 +58,10 @@ _UNKNOWN: Final = re.compile(
 """Letters of scripts that the CPU engine does not read."""
 _OXYGEN: Final = re.compile(r"\b(p|pC|[pP][aevt]C?|S[pavc]|Fi|etC)02\b")
 """Of which a recogniser takes the letter for a digit. `C02` and `S02` are codes of diagnoses, too."""
+_THOUSANDS, _THOUSANDTHS = re.compile(r"\d{1,3}(?:,\d{3})+"), re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+")
+"""Numbers that differ in a comma and a point."""
+_USUAL: Final = 10
+"""Numbers that show how a page writes them."""
 _AROUND: Final = ".,;:!?()[]\"'\\*"
 _HANGUL: Final = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
 
@@ -167,6 +171,17 @@ class Questions:
                 words = [word.strip(_AROUND) for word in _words_at(text, *ends)]
                 yield from (*words, *map(" ".join, pairwise(words)), " ".join(words))
 
+    def parts_thousands(self) -> bool:
+        """Return whether the page parts its thousands by commas, as both sides have them, and none by a point."""
+        aligned = self._compared.aligned
+        texts = [token.text for token in aligned.written]
+        agreed = sum(
+            [aligned.seen[other].text for other in to] == [text]
+            for text, to in zip(texts, aligned.to_seen, strict=True)
+            if _THOUSANDS.fullmatch(text)
+        )
+        return agreed >= _USUAL and not any(map(_THOUSANDTHS.fullmatch, texts))
+
     def parts(self) -> Sequence[Box]:
         """Return where a page's values, or several of its words in a row, may stand if the witness missed them.
 
@@ -250,13 +265,17 @@ class _Compared:
         moved = set(self._reunite())
         if unsure is not None and not witness.comparison.exact:
             self._trust(unsure)
+        tables = list(self._tables())
+        self.misplaced = moved | set(self._misplaced(tables))
+        if placed := self._place_equals(tables):
+            moved = (moved - placed) | set(self._reunite())
+            self.misplaced = moved | set(self._misplaced(tables))
         to_seen = self.aligned.to_seen
         self.judged = [
             one
             for one, token in enumerate(tokens)
             if to_seen[one] or (witness.can_read(token) and not self._is_lost_stroke(one))
         ]
-        self.misplaced = moved | set(self._misplaced())
         self.missing = list(self._missing())
         self.doubts = tuple(self._doubts())
 
@@ -339,21 +358,32 @@ class _Compared:
             end += 1
         return range(start, end)
 
-    def _misplaced(self) -> Iterator[int]:
-        rows = [one.row for one in self.witness.seen]
-        yield from out_of_order(self.aligned, self.of_line, rows)
+    def _tables(self) -> Iterator[Cells]:
         numbers = iter(range(len(self.lines)))
         for block in self.blocks:
             own = [next(numbers) for _ in block.text.split("\n")]
             if block.table and block.text == block.table.text:
-                cells = (
-                    (cell.row, cell.column, self._of_cell(own[cell.row], cell.column))
+                yield {
+                    (cell.row, cell.column): self._of_cell(own[cell.row], cell.column)
                     for cell in block.table.cells
-                )
-                placed = {(row, column): (self.box(tokens), tokens) for row, column, tokens in cells}
-                yield from misplaced(
-                    {place: (box, tokens) for place, (box, tokens) in placed.items() if box}, self.aligned
-                )
+                }
+
+    def _misplaced(self, tables: Iterable[Cells]) -> Iterator[int]:
+        rows, boxes = [one.row for one in self.witness.seen], [one.box for one in self.witness.seen]
+        yield from out_of_order(self.aligned, self.of_line, rows, boxes)
+        for cells in tables:
+            of_cells = {place: box for place, tokens in cells.items() if (box := self.box(tokens))}
+            yield from misplaced(cells, of_cells, self.aligned)
+
+    def _place_equals(self, tables: Iterable[Cells]) -> set[int]:
+        """Match values of tables anew where some are in doubt; return those that stand in their own cell then."""
+        aligned, boxes = self.aligned, [one.box for one in self.witness.seen]
+        doubtful = {
+            one
+            for one, to in enumerate(aligned.to_seen)
+            if aligned.written[one].is_value and (not to or one in aligned.differs or one in self.misplaced)
+        }
+        return {one for cells in tables for one in place_equals(cells, doubtful, aligned, boxes)}
 
     def _of_cell(self, line: int, column: int) -> list[int]:
         """Return the tokens of a cell of a table, whose row is this line."""
@@ -451,12 +481,14 @@ class _Compared:
                 for one in run if reason is DoubtReason.DISAGREES else ():
                     token = aligned.written[one]
                     others = [aligned.seen[other] for other in aligned.to_seen[one]]
+                    is_of_mark = token.is_mark and all(other.key in token.key for other in others)
                     yield Doubt(
                         reason=DoubtReason.DISAGREES,
                         box=self.box([one]),
                         text=token.text,
                         other=" ".join(other.text for other in others),
-                        on_value=token.is_value or any(other.is_value for other in others),
+                        on_value=token.is_value
+                        or (not is_of_mark and any(other.is_value for other in others)),
                     )
         for row, places, _ in self.missing:
             seen = [self.witness.seen[other] for other in places]

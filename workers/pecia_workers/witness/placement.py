@@ -11,38 +11,62 @@ value is about is then judged by its place:
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
-from typing import Final
+from statistics import median
+from typing import Final, TypeAlias
 
 from pecia_schemas.blocks import Box
-from pecia_workers.layout.lines import is_decisive
+from pecia_workers.layout.lines import around, is_decisive, middle
 from pecia_workers.witness.alignment import Alignment
 
-Cells = Mapping[tuple[int, int], tuple[Box, Sequence[int]]]
-"""By row and column of a table, where a cell stands by the witness, and its tokens."""
+_Place: TypeAlias = tuple[int, int]
+Cells: TypeAlias = Mapping[_Place, Sequence[int]]
+"""By row and column of a table, the tokens of a cell."""
 
-_Spans = Mapping[int, Mapping[tuple[int, int], tuple[int, int]]]
-"""Of the cells of each row, or column, where they begin and end across it."""
+_Cut: TypeAlias = Mapping[_Place, tuple[int, int]]
+"""Of the cells of a row, or a column, where they begin and end across it."""
+_Spans: TypeAlias = Mapping[int, _Cut]
+"""Those of each row, or column."""
 
 _NEAR: Final = 3
 """Tokens from a negation to its word on one side, if it is the next on the other."""
 _LEAST_OTHERS: Final = 3
 """Cells of two rows or columns that show where these are."""
+_BENEATH, _NOT_BENEATH = 0.5, 0.3
+"""How far two heads stand from the middles of their columns at most, and how much farther from those of others, by the
+distance of two columns."""
 
 
 def out_of_order(
-    aligned: Alignment, lines: Mapping[int, Sequence[int]], rows: Sequence[int]
+    aligned: Alignment, lines: Mapping[int, Sequence[int]], rows: Sequence[int], boxes: Sequence[Box]
 ) -> Iterator[int]:
-    """Yield values that stand in another order than the witness has them. `rows`: of which row its tokens are."""
+    """Yield values that stand in another order than the witness has them, and not on lines that follow each other.
+
+    `rows` and `boxes`: of which row the witness's tokens are, and where they stand.
+    """
     for tokens in lines.values():
         by_row: defaultdict[int, list[int]] = defaultdict(list)
         for one in tokens:
             if aligned.written[one].is_value and aligned.to_seen[one]:
                 by_row[rows[aligned.to_seen[one][0]]].append(one)
         for values in by_row.values():
-            kept = _in_order([aligned.to_seen[one][0] for one in values])
-            yield from (one for number, one in enumerate(values) if number not in kept)
+            places = [aligned.to_seen[one][0] for one in values]
+            kept = _in_order(places)
+            for number, one in enumerate(values):
+                if number not in kept and not _is_between_lines(number, places, boxes):
+                    yield one
         yield from _moved_negations(aligned, tokens, rows)
+
+
+def _is_between_lines(number: int, places: Sequence[int], boxes: Sequence[Box]) -> bool:
+    """Return whether a value stands below or above all that the witness has on its other side, as it is written."""
+    own = boxes[places[number]]
+    before = [boxes[place] for place in places[:number] if place > places[number]]
+    behind = [boxes[place] for place in places[number:] if place < places[number]]
+    return all(other.bottom <= middle(own)[1] for other in before) and all(
+        own.bottom <= middle(other)[1] for other in behind
+    )
 
 
 def _in_order(places: Sequence[int]) -> set[int]:
@@ -70,44 +94,149 @@ def _moved_negations(aligned: Alignment, tokens: Sequence[int], rows: Sequence[i
             yield one
 
 
-def misplaced(cells: Cells, aligned: Alignment) -> Iterator[int]:
-    """Yield values of a table's cells, but for those of its first row, that stand in the place of others."""
-    first = min((row for row, column in cells if row and not column), default=0)
-    for axis, sides in enumerate((("top", "bottom"), ("left", "right"))):
-        spans: defaultdict[int, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
-        for place, (box, _) in cells.items():
-            spans[place[axis]][place] = getattr(box, sides[0]), getattr(box, sides[1])
-        for place, (_, tokens) in cells.items():
-            values = [one for one in tokens if aligned.written[one].is_value]
-            is_head = axis == 1 and place[0] < first
-            is_judged = place[0] and values and not (is_head and _is_amid(place, spans))
-            if is_judged and _is_elsewhere(place, place[axis], spans):
-                yield from values
+def misplaced(cells: Cells, boxes: Mapping[_Place, Box], aligned: Alignment) -> Iterator[int]:
+    """Yield values of a table's cells that stand in the place of others.
+
+    `boxes`: where cells stand by the witness.
+    """
+    first = min((row for row, column in boxes if row and not column), default=1)
+    slim = {place for place, box in boxes.items() if _is_slim(box, cells[place], aligned)}
+    elsewhere = {place for row in range(first) for place in _heads_elsewhere(row, boxes) if place in slim}
+    for axis in range(2):
+        spans = _spans(boxes, axis)
+        rows = boxes if axis == 0 else [place for place in boxes if place[0] >= first]
+        elsewhere.update(place for place in rows if place[0] and _is_elsewhere(place, axis, spans))
+    for place in elsewhere:
+        yield from (one for one in cells[place] if aligned.written[one].is_value)
 
 
-def _is_elsewhere(place: tuple[int, int], own: int, spans: _Spans) -> bool:
-    """Return whether a cell stands beside all others of its row or column, and among those of another one."""
+def _is_slim(box: Box, tokens: Sequence[int], aligned: Alignment) -> bool:
+    """Return whether a box is no wider than its signs may be: else the witness is not sure of its ends."""
+    signs = sum(len(aligned.written[one].text) for one in tokens)
+    return box.right - box.left <= signs * (box.bottom - box.top)
+
+
+def _spans(boxes: Mapping[_Place, Box], axis: int) -> _Spans:
+    spans: defaultdict[int, dict[_Place, tuple[int, int]]] = defaultdict(dict)
+    for place, box in boxes.items():
+        ends = (box.left, box.right) if axis else (box.top, box.bottom)
+        spans[place[axis]][place] = ends
+    return spans
+
+
+def place_equals(
+    cells: Cells, doubtful: AbstractSet[int], aligned: Alignment, boxes: Sequence[Box]
+) -> Iterator[int]:
+    """Match values like doubtful ones with what says the same in their own row and column; yield these.
+
+    One `1` is as good as another for the alignment: where the witness misses one, that of the next row takes its place.
+    `boxes`: of the witness's tokens.
+    """
+    written = aligned.written
+    keys = {written[one].key for tokens in cells.values() for one in tokens if one in doubtful}
+    sought = {
+        one
+        for (_, column), tokens in cells.items()
+        for one in tokens
+        if column and written[one].key in keys and written[one].is_value and aligned.is_apart(one)
+    }
+    if not sought:
+        return
+    known = {
+        place: around(there)
+        for place, tokens in cells.items()
+        if (there := [boxes[other] for one in tokens if one not in sought for other in aligned.to_seen[one]])
+    }
+    rows, columns = _spans(known, 0), _spans(known, 1)
+    free = defaultdict[str, list[int]](list)
+    for other, to in enumerate(aligned.to_written):
+        if sought.issuperset(to):
+            free[aligned.seen[other].key].append(other)
+    found: dict[int, int] = {}
+    for (row, column), tokens in cells.items():
+        beside, above = rows.get(row, {}), columns.get(column, {})
+        for one in (one for one in tokens if one in sought):
+            alike = free[written[one].key]
+            fits = [other for other in alike if _is_in_cell(boxes[other], beside, above)]
+            if fits:
+                found[one] = next((other for other in fits if other in aligned.to_seen[one]), fits[0])
+                alike.remove(found[one])
+    for one in {*found, *(one for other in found.values() for one in aligned.to_written[other])}:
+        aligned.release(one)
+    for one, other in found.items():
+        aligned.match((one,), (other,))
+    yield from found
+
+
+def _is_in_cell(box: Box, row: _Cut, column: _Cut) -> bool:
+    return _is_among((box.top, box.bottom), row) and _is_among((box.left, box.right), column)
+
+
+def _is_among(span: tuple[int, int], others: _Cut) -> bool:
+    """Return whether a stretch overlaps most of others."""
+    return 2 * sum(_overlap(span, other) for other in others.values()) > len(others)
+
+
+def _is_elsewhere(place: _Place, axis: int, spans: _Spans) -> bool:
+    """Return whether a cell stands beside all others of its row or column, and among those of another one.
+
+    Of one that is empty there, a single cell shows where it is.
+    """
+    own = place[axis]
     span = spans[own][place]
     others = [other for at, other in spans[own].items() if at != place]
     if not others or any(_overlap(span, other) for other in others):
         return False
     return any(
-        len(there) + len(others) >= _LEAST_OTHERS
-        and 2 * sum(_overlap(span, other) for other in there.values()) > len(there)
+        (len(there) + len(others) >= _LEAST_OTHERS or _moved(place, axis, number) not in there)
+        and _is_among(span, there)
         for number, there in spans.items()
         if number != own
     )
 
 
-def _is_amid(place: tuple[int, int], spans: _Spans) -> bool:
-    """Return whether a cell stands above the middle of its column and the empty ones that follow it in its row."""
-    row, column = place
-    end = min(
-        (other for other in spans if other > column and (row, other) in spans[other]), default=max(spans) + 1
-    )
-    below = [span for other in range(column, end) for at, span in spans.get(other, {}).items() if at != place]
-    left, right = spans[column][place]
-    return left < (min(start for start, _ in below) + max(stop for _, stop in below)) / 2 < right
+def _moved(place: _Place, axis: int, number: int) -> _Place:
+    """Return the place of the same column in this row, or of the same row in this column."""
+    return (place[0], number) if axis else (number, place[1])
+
+
+def _heads_elsewhere(row: int, boxes: Mapping[_Place, Box]) -> Iterator[_Place]:
+    """Yield the heads of a row that would stand better above the middle of their columns if they began at another one.
+
+    A head has the empty columns that follow it, or its own alone.
+    """
+    heads = sorted(column for other, column in boxes if other == row)
+    if len(heads) == len({column for _, column in boxes}):
+        return
+    below = _spans({place: box for place, box in boxes.items() if place[0] != row}, 1)
+    usual = {column: median(sum(span) / 2 for span in spans.values()) for column, spans in below.items()}
+    middles: dict[int, float] = {}
+    for column, spans in below.items():
+        others = [place for other, place in usual.items() if other != column]
+        ends = [span for span in spans.values() if not any(span[0] < place < span[1] for place in others)]
+        if ends:  # what reaches over the middle of another column is of both
+            middles[column] = (min(start for start, _ in ends) + max(stop for _, stop in ends)) / 2
+
+    def away(head: int, start: int, stop: int) -> float:
+        """Return how far a head is from the middle of these columns, or of the first of them."""
+        at, _ = middle(boxes[row, head])
+        return min(abs(at - (middles[start] + middles[last]) / 2) for last in (start, stop - 1))
+
+    for number, head in enumerate(heads):
+        before = heads[number - 1] if number else -1
+        stop = heads[number + 1] if number + 1 < len(heads) else max(column for _, column in boxes) + 1
+        columns = range(max(before, 0), stop)
+        if not middles.keys() >= set(columns):
+            continue
+        steps = [middles[other] - middles[one] for one, other in pairwise(columns)]
+        pitch = median(steps or [0])
+        costs = {
+            start: away(head, start, stop) + (away(before, before, start) if number else 0.0)
+            for start in range(before + 1, stop)
+        }
+        least = min(costs.values())
+        if least <= _BENEATH * pitch and costs[head] - least > _NOT_BENEATH * pitch:
+            yield row, head
 
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:

@@ -1,6 +1,6 @@
 """What a witness read at a glance and is in question, read again with more care."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Standing
@@ -17,16 +17,26 @@ _MOST, _CLOSE = 3, 0.4
 def pieces_in_question(page: Page, witness: WitnessText, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     """Return what differs from a page's text or fields, or has nothing like it there, and where text may be missed."""
     words, written, gaps = set[Box](), list[str](), list[Piece]()
+    parts_thousands = False
     if page.source not in (Source.LAYER, Source.BOTH):
         questions = Questions(page, witness)
         words.update(questions.words())
         written += sorted({*questions.written()})
-        gaps += (_gap(box, pieces) for box in questions.parts())
+        parts_thousands = questions.parts_thousands()
+        read_there = (
+            *(word for piece in pieces for word in piece.words),
+            *(seen.origin for seen in witness.seen),
+        )
+        gaps += (_gap(box, dict.fromkeys(read_there)) for box in questions.parts())
     leaves = with_grounded_fields(page, witness).grounding if page.fields else ()
     others = [place.box for leaf in leaves if leaf.standing is Standing.DIFFERS for place in leaf.places]
     words.update(seen.origin for seen in witness.seen if any(touch(seen.box, other) for other in others))
     read = {seen.origin: seen.word for seen in witness.seen}
-    again = (piece for piece in pieces if words.intersection(piece.words))
+    again = (
+        piece.model_copy(update={"parts_thousands": parts_thousands})
+        for piece in pieces
+        if words.intersection(piece.words)
+    )
     return (
         *(_held_against(piece, written, [read.get(box, "") for box in piece.words]) for piece in again),
         *gaps,
@@ -41,9 +51,9 @@ def _held_against(piece: Piece, written: Sequence[str], read: Sequence[str]) -> 
     return piece.model_copy(update={"written": tuple(sorted(near))})
 
 
-def _gap(part: Box, pieces: Sequence[Piece]) -> Piece:
+def _gap(part: Box, known: Iterable[Box]) -> Piece:
     corners = part.left, part.top, part.right, part.top, part.right, part.bottom, part.left, part.bottom
-    words = tuple(word for piece in pieces for word in piece.words if touch(word, part))
+    words = tuple(word for word in known if touch(word, part))
     return Piece(corners=corners, words=words, is_gap=True)
 
 

@@ -19,9 +19,13 @@ from pecia_workers.layout.lines import box_of, is_decisive, is_unit, is_value, w
 
 _HAN: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _DASHES: Final = r"-\u2010-\u2015\u2212"
+_RAISED: Final = "⁰¹²³⁴-⁹"
 _TOKEN: Final = re.compile(
-    rf"(?:(?<![\w.,)\]])[{_DASHES}+](?=\d))?\d+(?:[.,:/]\d+)*|[{_HAN}]|(?:(?![{_HAN}])[^\W\d_])+|[<>≤≥±%‰€£$¥₩]"
+    rf"(?:(?<![\w.,)\]])[{_DASHES}+](?=\d))?\d+(?:[.,:/]\d+)*|[{_RAISED}]+|[{_HAN}]"
+    rf"|(?:(?![{_HAN}{_RAISED}])[^\W\d_])+|[<>≤≥±%‰€£$¥₩]"
 )
+_RAISED_NUMBER: Final = re.compile(rf"[{_RAISED}]+")
+_WORD_BEFORE: Final = re.compile(r"[^\W\d_]*$")
 _SEPARATOR: Final = re.compile(r"[.,:/]")
 _THOUSANDS: Final = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _DASH: Final = re.compile(f"[{_DASHES}]")
@@ -58,6 +62,8 @@ class Token:
     """What equal tokens have in common."""
     is_value: bool
     """Whether it is a number, unit, date, code, name, negation or side, or a part of one."""
+    is_mark: bool = False
+    """Whether it is a raised number that refers to a note, which is no value."""
     is_name: bool = False
     """Whether it is of a name, which is excused no letter."""
     ends_range: bool = False
@@ -75,7 +81,7 @@ def tokens_of(text: str, line: int = 0, *, before: str = "") -> Iterator[Token]:
         word.span()
         for word in re.finditer(r"\S+", text)
         if _CODE.fullmatch(word.group())
-        or is_value(word.group(), f"{before} {text[: word.start()]}"[-_BEFORE:])
+        or is_value(_RAISED_NUMBER.sub("", word.group()), f"{before} {text[: word.start()]}"[-_BEFORE:])
     ]
     names = [found.span() for found in _NAMES.finditer(text)]
     commands = [found.span() for found in _LATEX.finditer(text)] if "\\" in text else []
@@ -92,13 +98,24 @@ def tokens_of(text: str, line: int = 0, *, before: str = "") -> Iterator[Token]:
             parted = between.replace(",", ".") if _SEPARATOR.fullmatch(between) else ""
             has_digit = any(map(str.isdigit, key))
             is_plain = has_digit or is_unit(written) or is_decisive(written)
-            of_value = (
-                has_digit or within(values, found) or is_decisive(written)
-            )  # a sign of Chinese has no spaces
+            is_mark = _is_mark(text, found)
+            # a sign of Chinese has no spaces
+            of_value = not is_mark and (has_digit or within(values, found) or is_decisive(written))
             of_name = not is_plain and (of_value or within(names, found))
             ends_range = _DASH.fullmatch(between) is not None and text[:last][-1:].isdigit()
-            yield Token(written, *found.span(), line, parted, key, of_value or of_name, of_name, ends_range)
+            yield Token(
+                written, *found.span(), line, parted, key, of_value or of_name, is_mark, of_name, ends_range
+            )
             last = found.end()
+
+
+def _is_mark(text: str, found: re.Match[str]) -> bool:
+    """Return whether a token refers to a note: a raised number that is neither a power nor a charge."""
+    if not _RAISED_NUMBER.fullmatch(found.group()) or text[found.end() :].startswith(("⁺", "⁻")):
+        return False
+    before = text[: found.start()].rstrip("⁺⁻")
+    letters = _WORD_BEFORE.search(before)
+    return not before[-1:].isdigit() and not (letters and letters[0] and is_unit(letters[0]))
 
 
 def _key(written: str) -> str:

@@ -9,6 +9,7 @@ reading is in question.
 
 import importlib.util
 import math
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -99,8 +100,9 @@ _SURE_SIGN: Final = 0.9
 _AROUND: Final = ".,;:!?()[]\"'*"
 _MOST_CLOSE, _CLOSE = 3, 0.4
 """Of how many words of the page's text one may be any, and from which likeness."""
-_MAY_BE, _MAY_BE_COMMA = 0.001, 0.1
+_MAY_BE, _MAY_BE_COMMA, _MAY_BE_USUAL_COMMA = 0.001, 0.1, 0.01
 """How likely that is to be, by the likeliest reading: what is not there has at most a third of it."""
+_THOUSANDS: Final = re.compile(r"\d{1,3}(?:,\d{3})+")
 _MARGIN: Final = 0.3
 _TURNED: Final = 1.5
 """Height by width from which a piece is turned by a quarter."""
@@ -255,7 +257,7 @@ def read_pieces(pixels: NDArray[np.uint8], pieces: Sequence[Piece]) -> PageRead:
     for piece in pieces:
         quad = np.array(piece.corners, np.float32).reshape(4, 2)
         quads = _missed_in(by, bgr, _box(quad), piece.words) if piece.is_gap else [quad]
-        read = [line for one in quads if (line := _line(by, _ways_up(one), bgr, least, {}, piece.written))]
+        read = [line for one in quads if (line := _line(by, _ways_up(one), bgr, least, {}, piece))]
         lines.append(joined(read) if read else Line(text="", box=_box(quad)))
     block = Block(kind=BlockKind.TEXT, text="", lines=tuple(lines), source=Source.OCR)
     return PageRead(blocks=(block,), coverage=None, doubts=())
@@ -335,11 +337,11 @@ def _line(  # noqa: PLR0917  a step of one function
     bgr: NDArray[np.uint8],
     least: float,
     others: dict[Box, str],
-    written: Sequence[str] = (),
+    asked: Piece | None = None,
 ) -> Line | None:
     """Return the text in one of these; None if there is none, or the engine is less sure of it than `least`.
 
-    What else its words may be is noted in `others`. `written`: what some of them are to be held against.
+    What else its words may be is noted in `others`. `asked`: what some of them are to be held against.
     """
     crops = [(get_rotate_crop_image(bgr, quad), quad) for quad in quads]
     found = [(_read(by, crop), crop, quad) for crop, quad in crops]
@@ -370,7 +372,9 @@ def _line(  # noqa: PLR0917  a step of one function
         start, end = max(0.0, first - half), min(1.0, last + half)
         part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
         box = _box(np.array(part))
-        text, share = _as_written(by, read.text, enlarged(line, signs, there, crop), written)
+        text, share = read.text, 1.0
+        if asked:
+            text, share = _as_written(by, text, enlarged(line, signs, there, crop), asked)
         words.append(Word(text=text, box=box, confidence=read.confidence * share))
         if read.other:
             others[box] = read.other
@@ -378,17 +382,14 @@ def _line(  # noqa: PLR0917  a step of one function
     return Line(text=text, box=_box(quad), confidence=confidence, words=tuple(words)) if words else None
 
 
-def _as_written(
-    by: _Networks, text: str, picture: NDArray[np.uint8], written: Sequence[str]
-) -> tuple[str, float]:
-    """Return a word as the page's text has it, if its ink may as well be that; and how likely that is by the likeliest.
-
-    Raised signs are told apart by where they stand, not by this network.
-    """
+def _as_written(by: _Networks, text: str, picture: NDArray[np.uint8], asked: Piece) -> tuple[str, float]:
+    """Return a word as the page's text has it, if its ink may as well be that, and how likely that is."""
     read = text.strip(_AROUND)
-    near = get_close_matches(read, written, _MOST_CLOSE, _CLOSE)
-    if not near or read in written or read != unicodedata.normalize("NFKC", read):
+    near = get_close_matches(read, asked.written, _MOST_CLOSE, _CLOSE)
+    if not near or read in asked.written:
         return text, 1.0
+    if read != _on_line(read):  # raised signs are told apart by where they stand, not by this network
+        return text.replace(read, next((one for one in near if _on_line(one) == _on_line(read)), read)), 1.0
     scores, signs, columns = _scores(by, picture)
     seen = text_of_characters(decoded(scores, signs, columns))
     classes = {sign: number for number, sign in enumerate(signs)}
@@ -400,13 +401,20 @@ def _as_written(
             else -math.inf
         )
 
-    others = {text.replace(read, unicodedata.normalize("NFKC", one)) for one in near}
+    others = {text.replace(read, _on_line(one)) for one in near}
     other = max(sorted(others), key=likelihood)
     share = math.exp(min(0.0, likelihood(other) - max(likelihood(text), likelihood(seen))))
     # A blurred comma looks like a point, and either gets lost: no point that is not seen, and no less of both, is true.
     commas, points = (text.count(sign) - other.count(sign) for sign in ",.")
     is_told = commas > 0 or points < 0 or commas + points > 0
-    return (text, 1.0) if is_told or share < (_MAY_BE_COMMA if commas else _MAY_BE) else (other, share)
+    is_usual = asked.parts_thousands and _THOUSANDS.fullmatch(other.strip(_AROUND))
+    least = (_MAY_BE_USUAL_COMMA if is_usual else _MAY_BE_COMMA) if commas else _MAY_BE
+    return (text, 1.0) if is_told or share < least else (other, share)
+
+
+def _on_line(word: str) -> str:
+    """Return a word with its raised signs as those of the line."""
+    return unicodedata.normalize("NFKC", word)
 
 
 def _is_shape(piece: Line) -> bool:
