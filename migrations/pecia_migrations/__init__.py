@@ -77,8 +77,8 @@ def _migrate(how: str, database_url: str, revision: str) -> None:
             getattr(command, how)(_config(database_url), revision)
         except CommandError as error:
             raise RevisionError(
-                f"{error}. This version knows {REVISION}. Older tables are of no release: use a new database; for "
-                "newer ones, upgrade Pecia."
+                f"{error}. This version knows {REVISION}. Older tables come to it by `pecia migrate` of commit "
+                "1c7db438; for newer ones, upgrade Pecia."
             ) from None
         except Exception as error:
             if sqlstate_of(error) != _NOT_AVAILABLE:
