@@ -106,7 +106,7 @@ class Stages:
             fields_filled=lambda: retry_unavailable(partial(fields_filled, self.database)),
             language_read=lambda language: retry_unavailable(partial(language_read, self.database, language)),
         )
-        self.handlers[Stage.SPLIT] = SplitBundle(self.ledger.pages)
+        self.handlers[Stage.SPLIT] = SplitBundle(self.ledger.pages, self.ledger.corrected)
         if self.engine is None:
             await decoder.start()
             # Twice the decoders, for a slow document must not hold all that may be claimed.
