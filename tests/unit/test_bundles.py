@@ -19,9 +19,9 @@ from pecia_schemas.bundles import (
     SplitChange,
     Subject,
 )
+from pecia_schemas.identities import likeness
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.bundles.corrections import with_new_pages
-from pecia_workers.bundles.identities import likeness
 from pecia_workers.bundles.mentions import claims_of, pieces_of
 from pecia_workers.bundles.splitting import split
 from tests.shared.drawn_bundles import drawn_bundle
