@@ -87,6 +87,9 @@ def test_a_bundle_is_put_right_by_keyboard_alone(client: Client, house: House) -
         expect(page.locator("section.document")).to_have_count(3)
         expect(page.locator("section.conflict")).to_contain_text(bundle_files.JOHN[0])
         keep(page, "bundle")
+        widths = page.locator(".pages img").evaluate_all("images => images.map(image => image.naturalWidth)")
+        assert len(widths) == 5
+        assert max(widths) <= 200, "the strip has thumbnails"
         put_right(page)
 
     bundle = job.result()

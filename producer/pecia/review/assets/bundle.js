@@ -142,6 +142,8 @@ function show() {
   ].join(" · ");
   $("large").alt = `${say.page} ${at}`;
   $("large").src = picture(at);
+  const next = numbers()[numbers().indexOf(at) + 1];
+  if (next) new Image().src = picture(next);
   const button = $("strip").querySelector("[aria-current=true]");
   button?.focus({ preventScroll: true });
   button?.scrollIntoView({ block: "nearest" });
@@ -171,7 +173,7 @@ function sheets() {
 }
 
 function thumbnail(number, one) {
-  if (!images.has(number)) images.set(number, made("img", { loading: "lazy", alt: "", src: picture(number) }));
+  if (!images.has(number)) images.set(number, made("img", { loading: "lazy", alt: "", src: `${picture(number)}?small` }));
   const begins = number === one.pages[0] ? "" : ` · ${percent(signs(number).begins)}`;
   const button = made("button", { type: "button", onclick: () => act(() => go(number)) }, images.get(number), `${number}${begins}`);
   button.setAttribute("aria-label", `${say.page} ${number}`);
