@@ -112,7 +112,7 @@ def put_right(page: Page) -> None:
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("u")  # pages of two patients
     expect(page.get_by_role("alertdialog")).to_contain_text("different patients")
-    expect(page.get_by_role("alertdialog")).not_to_contain_text("same_patient")  # the page's words, not the API's
+    expect(page.get_by_role("alertdialog")).not_to_contain_text("same_patient")
     page.keyboard.press("Escape")
     page.keyboard.press("c")
     expect(status).to_contain_text("revision 2")
