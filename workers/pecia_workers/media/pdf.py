@@ -168,7 +168,8 @@ class PdfPages:
             kinds = [raw.FPDFAnnot_GetSubtype(note) for note in notes]
             for note in notes:
                 raw.FPDFPage_CloseAnnot(note)
-            return self._document.count_attachments() + kinds.count(raw.FPDF_ANNOT_FILEATTACHMENT)
+            count: int = self._document.count_attachments()
+            return count + kinds.count(raw.FPDF_ANNOT_FILEATTACHMENT)
         return 0
 
     def dpi(self, index: int) -> float:
