@@ -12,10 +12,12 @@ if ! buildah pull --quiet --retry 0 "$python" >&2; then
     tag=$tag-debian
     set -- "$@" --volume /etc/ssl/certs:/etc/ssl/certs:ro
     if ! buildah inspect --type image "$python" > /dev/null 2>&1; then
-        made=$(buildah from scratch)
+        made=$(buildah from scratch) tar=$(mktemp --suffix .tar)
+        trap 'rm -f "$tar"' EXIT
         mmdebstrap --quiet --variant=minbase --include=ca-certificates,python3-pip,python3-venv \
             --customize-hook='ln -s python3 "$1/usr/bin/python"; rm "$1"/usr/lib/python3.*/EXTERNALLY-MANAGED' \
-            bookworm | buildah add --quiet "$made" - / >&2
+            bookworm "$tar" >&2
+        buildah add --quiet "$made" "$tar" / >&2
         buildah config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$made"
         buildah commit --quiet --rm "$made" "$python" >&2
     fi

@@ -29,7 +29,8 @@ _LOCK_JOB = """
     FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
     """
 
-# A summary or split that left parts out is made anew, once those are there: its part is held as it was at first.
+# A summary or split that left parts out is made anew, once those are there: its part is held as it was at first. What
+# people corrected of a split stays, and the new one is made to agree with it.
 _REOPEN_PARTS = moving(
     f"""
     requested AS (
@@ -52,7 +53,11 @@ _REOPEN_PARTS = moving(
     sets="""
             deaths = 0, strikes = 0, failure = NULL, run_at = now(), started_at = NULL,
             published_at = CASE WHEN chosen.state = 'queued' THEN now() END""",
-    beside="forgotten AS (DELETE FROM results USING moved WHERE results.part_id = moved.id)",
+    beside="""
+    forgotten AS (
+        DELETE FROM results USING moved
+        WHERE results.part_id = moved.id AND NOT EXISTS (SELECT FROM revisions WHERE part_id = moved.id)
+    )""",
     answer="SELECT id, stage, lane, cost, state FROM moved",
 )
 

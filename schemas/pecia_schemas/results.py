@@ -210,6 +210,8 @@ class Page(Stored):
     """Pixels of the page as it was read, upright, level and scaled down, which boxes refer to."""
     blank: bool = False
     """Nothing is printed or written on it, so no engine was asked."""
+    attachments: int = 0
+    """Files attached to the document, or by a note to the page, of which none is read."""
     rotation: int = 0
     """Degrees, clockwise, by which the page was turned to stand upright: 0, 90, 180 or 270. What the file itself says
     of that (EXIF, /Rotate) is not counted."""
@@ -351,6 +353,11 @@ class Document(Stored):
     def tables(self) -> tuple[Table, ...]:
         """The tables of all pages, in reading order."""
         return tuple(table for page in self.pages for table in page.tables)
+
+    @property
+    def attachments(self) -> int:
+        """How many files at least are attached to the document and were not read."""
+        return max((page.attachments for page in self.pages), default=0)
 
     @property
     def fields(self) -> dict[str, Any] | None:

@@ -145,6 +145,7 @@ def test_a_link_signs_in_and_leaves_no_key_in_the_address(browser: Browser, flee
         page.goto(link)
         expect(page.get_by_role("button", name="로그아웃")).to_be_visible()
         expect(page.locator("#who")).to_contain_text("local / browser")
+        expect(page.locator("#rows")).to_have_css("word-break", "keep-all")
         assert page.url == f"{fleet.fleet.gateway}/"
         page.goto(f"{fleet.fleet.gateway}/#pecia_x_y")
         page.reload()

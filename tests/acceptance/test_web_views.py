@@ -3,14 +3,16 @@
 With SCREENSHOTS=docs/images in the environment pictures are kept there; JOBS=2000 and `-s` print how quick a list is.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, FilePayload, Page, expect
 
-from pecia import ReadDocument, Verdict
+from pecia import ReadBundle, ReadDocument, Verdict
 from pecia_schemas.blocks import Block, BlockKind, Cell, Source, Table
 from pecia_schemas.results import Page as ReadPage
 from tests.acceptance.test_web import faults_of, slip
@@ -121,6 +123,32 @@ def test_files_that_are_sent_together_are_a_batch_which_says_what_is_to_review(
     page.get_by_role("button", name="Show jobs: web-").click()
     expect(page.locator("#rows tr")).to_have_text([re.compile(name) for name in ("b.png", "a.png")])
     expect(page.get_by_label("Only of batch")).to_have_value(re.compile("^web-"))
+
+
+def test_pictures_are_one_bundle_which_is_downloaded_as_fhir(
+    page: Page, gateway: Gateway, fleet: RealFleet, tmp_path: Path
+) -> None:
+    fleet.answers(ReadBundle, pages=["one", "two"], times=3)
+    sign_in(page, gateway)
+    page.locator("#kind").select_option("bundle.read")
+    names = ("scan-10.png", "scan-2.png")
+    files = [FilePayload(name=name, mimeType="image/png", buffer=slip(name)) for name in names]
+    files.append(FilePayload(name="pile.pdf", mimeType="application/pdf", buffer=b"%PDF-1.7"))
+    page.locator("#files").set_input_files(files)
+    expect(page.get_by_role("status")).to_contain_text("2 of 2 sent")
+    for number in range(3):
+        path = tmp_path / "ward 7" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(slip(str(number)))
+    page.locator("#folder").set_input_files(tmp_path / "ward 7")
+    expect(page.get_by_role("status")).to_contain_text("1 of 1 sent")
+    fleet.finish()
+    expect(page.locator("#rows tr", has_text="done")).to_have_count(3)
+    expect(page.locator("#rows td:first-child")).to_have_text(["ward 7", "scan-2.png", "pile.pdf"])
+    with page.expect_download() as coming:
+        page.get_by_label("Download as: ward 7").select_option("fhir")
+    assert coming.value.suggested_filename == "ward 7.fhir.json"
+    assert json.loads(coming.value.path().read_bytes())["resourceType"] == "Bundle"
 
 
 def test_an_administrator_sees_usage_and_makes_and_revokes_keys(

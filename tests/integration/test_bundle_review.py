@@ -115,6 +115,38 @@ def test_a_bundle_of_two_patients_is_not_written_as_one_file(
     assert job.save(tmp_path / "all.txt").exists()
 
 
+def test_a_retry_keeps_what_a_person_corrected_and_tells_where_a_page_is_new(
+    client: Client, house: House, picture: Picture
+) -> None:
+    pile = [bundle_files.pdf_of([bundle_files.LAB, bundle_files.LAB_BACK]), picture(2500, 2000)]
+    job = client.submit(ReadBundle([*pile, bundle_files.pdf_of([bundle_files.LETTER])]))
+    house.work_off(job, max_page_pixels=4_000_000)
+    assert pages_of(job.result()) == [(1, 2), (4,)]
+    client.correct(job, change("cut", page=2, reason="a form of its own"))
+    client.correct(job, change("kind", document=3, kind="consent"))
+
+    job.retry()
+    with pytest.raises(InvalidOptionError):
+        client.correct(job, change("join", page=2))
+    house.work_off(job)
+
+    bundle = job.result()
+    assert [page.number for page in bundle.failed] == []
+    assert pages_of(bundle) == [(1,), (2, 3), (4,)]
+    assert [document.part.kind for document in bundle.documents][2] == "consent"
+    assert [doubt.pages for doubt in bundle.documents[1].part.doubts] == [(3,)], (
+        "a person looks at the new page"
+    )
+    assert bundle.split
+    assert bundle.split.revision
+    assert (bundle.revision, bundle.split.revision.change.action) == (3, "kind")
+    assert pages_of(job.result(revision=1)) == [(1,), (2,), (4,)]
+    assert pages_of(job.result(revision=0)) == [(1, 2), (4,)]
+    assert house.query("SELECT verdict FROM parts WHERE stage = 'split'") == [("review",)]
+    joined = client.correct(job, change("join", page=2), revision=3)
+    assert joined.documents[0].pages == (1, 2, 3)
+
+
 def test_no_bundle_has_nothing_to_correct(client: Client, house: House, picture: Picture) -> None:
     page = client.submit(ReadDocument(picture()))
     house.work_off(page)

@@ -64,6 +64,9 @@ def test_a_bundle_is_put_right_by_keyboard_alone(
         expect(page.locator("section.document")).to_have_count(3)
         expect(page.locator("section.conflict")).to_contain_text(bundle_files.JOHN[0])
         keep(page, "bundle")
+        widths = page.locator(".pages img").evaluate_all("images => images.map(image => image.naturalWidth)")
+        assert len(widths) == 5
+        assert max(widths) <= 200, "the strip has thumbnails"
         put_right(page)
 
     bundle = job.result()
@@ -86,6 +89,7 @@ def put_right(page: Page) -> None:
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("u")  # pages of two patients
     expect(page.get_by_role("alertdialog")).to_contain_text("different patients")
+    expect(page.get_by_role("alertdialog")).not_to_contain_text("same_patient")
     page.keyboard.press("Escape")
     page.keyboard.press("c")
     expect(status).to_contain_text("revision 2")

@@ -1,6 +1,7 @@
 """`pages=` and `password=` from the client to the worker and back: what is cut, read, refused, told and forgotten."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pikepdf
 import pypdfium2
 import pytest
 from pydantic import SecretStr, ValidationError
+from typer.testing import Result
 
 from pecia import Client, Job, JobState, Page, ReadDocument
 from pecia_schemas.failures import FailureCode
@@ -158,3 +160,18 @@ def test_what_is_no_password_is_refused_where_the_task_is_made_and_not_quoted(pa
         ReadDocument(b"", password=password)
     assert "Sampleton" not in str(caught.value)
     assert "1987" not in str(caught.value)
+
+
+def test_files_attached_to_a_pdf_are_told(client: Client, work: Work, pecia: Callable[..., Result]) -> None:
+    buffer = io.BytesIO()
+    with pikepdf.open(io.BytesIO(pdf(2))) as document:
+        document.attachments["letter.pdf"] = pdf(1)
+        document.save(buffer)
+    job = work(client.submit(ReadDocument(buffer.getvalue())))
+    assert (job.state, job.result().attachments) == (JobState.SUCCEEDED, 1)
+    assert not any(page.doubts for page in job.result().pages)
+    assert "1 attached file was not read" in pecia("result", job.id).output
+    assert json.loads(pecia("result", job.id, "--json").output)["attachments"] == 1
+    again = work(client.submit(ReadDocument(pdf(2))))
+    assert again.result().attachments == 0
+    assert "attach" not in pecia("result", again.id).output + pecia("result", again.id, "--json").output

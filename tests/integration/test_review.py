@@ -266,6 +266,10 @@ def test_a_picture_is_shown_as_browsers_know_it(desk: Desk, read: Make) -> None:
             image.convert("L").getpixel((20, 20)),
             image.convert("L").getpixel((150, 60)),
         ) == ((300, 120), 0, 255)
+    small = desk.get(f"/pictures/{read().id}/1?small")
+    assert small.headers["content-type"] == "image/jpeg"
+    with Image.open(io.BytesIO(small.content)) as image:
+        assert (image.size, image.getpixel((196, 3))) == ((200, 80), 255)
 
 
 @pytest.mark.parametrize(

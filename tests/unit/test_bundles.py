@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from pecia.review.splits import corrected
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source
 from pecia_schemas.bundles import (
     BundleDoubtReason,
@@ -15,10 +16,12 @@ from pecia_schemas.bundles import (
     IdentitySign,
     Likeness,
     Split,
+    SplitChange,
     Subject,
 )
+from pecia_schemas.identities import likeness
 from pecia_schemas.results import Page, Verdict
-from pecia_workers.bundles.identities import likeness
+from pecia_workers.bundles.corrections import with_new_pages
 from pecia_workers.bundles.mentions import claims_of, pieces_of
 from pecia_workers.bundles.splitting import split
 from tests.shared.drawn_bundles import drawn_bundle
@@ -312,3 +315,83 @@ def test_a_cut_in_doubt_is_told() -> None:
     cuts = [document.cut.probability for document in bundle.documents[1:]]
     doubts = [doubt.reason for document in bundle.documents for doubt in document.doubts]
     assert all(cut > 0.9 for cut in cuts) or BundleDoubtReason.CUT in doubts
+
+
+def read_anew(kept: Split, *sheets: Sequence[str], subject: Subject | None = None) -> Split:
+    """Return what stands of a corrected split once all of these pages are there."""
+    return with_new_pages(kept, split_of(*sheets, subject=subject))
+
+
+def by_person(bundle: Split, *changes: dict[str, object]) -> Split:
+    for number, change in enumerate(changes, 1):
+        made = SplitChange.model_validate(change)
+        bundle = corrected(bundle, made, number=number, by="eva", at=dt.datetime(2026, 11, 27, tzinfo=dt.UTC))
+    return bundle
+
+
+PETER = "Name: Peter Koch  DOB: 30.11.1984  MRN: 7654321"
+FORMER = "Name: Anna Braun  DOB: 12.03.1961  MRN: 5550001"
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected", "conflicts", "unsure"),
+    [
+        ([HEAD, "Discharge letter", ANNA, "Page 2 of 3"], [(1, 2), (3,), (4,)], [], [(2,)]),
+        ([HEAD, "Discharge letter", PETER, "Page 2 of 3"], [(1, 2), (3,), (4,)], [(2,)], [(2,)]),
+        ([HEAD, "Prescription", PETER, "Page 1 of 1"], [(1,), (2,), (3,), (4,)], [], [(3,)]),
+        (["Trennblatt"], [(1,), (3,), (4,)], [], []),
+        ([HEAD, "and so on, with nobody's name"], [(1, 2), (3,), (4,)], [], [(2,)]),
+    ],
+)
+def test_corrections_stand_when_a_page_comes_later(
+    lost: Sequence[str],
+    expected: list[tuple[int, ...]],
+    conflicts: list[tuple[int, ...]],
+    unsure: list[tuple[int, ...]],
+) -> None:
+    first, last = [HEAD, "Discharge letter", ANNA, "Page 1 of 3"], [HEAD, ANNA, "Page 3 of 3"]
+    sheets = [first, lost, last, [HEAD, "Invoice", FORMER, "Page 1 of 1"]]
+    before = split([page_of(number, *sheets[number - 1]) for number in (1, 3, 4)])
+    kept = by_person(
+        before,
+        {"action": "cut", "page": 3},
+        {"action": "kind", "document": 1, "kind": "consent"},
+        {"action": "patient", "document": 3, "patient": 1, "same_patient": True, "reason": "married"},
+    )
+    assert pages_of(kept) == [(1,), (3,), (4,)]
+
+    anew = read_anew(kept, *sheets)
+
+    assert pages_of(anew) == expected
+    assert anew.documents[0].kind is DocumentKind.CONSENT
+    assert (anew.documents[-1].patient, anew.decisions, anew.revision) == (1, kept.decisions, kept.revision)
+    reasons = [(doubt.reason, doubt.pages) for one in anew.documents for doubt in one.doubts]
+    assert [pages for reason, pages in reasons if reason == "identity_conflict"] == conflicts
+    assert [pages for reason, pages in reasons if reason == "cut"] == unsure
+    assert sorted(page.number for page in anew.page_signs) == [1, 2, 3, 4]
+    assert all(one.number == place for place, one in enumerate(anew.documents, 1))
+    assert all(one.pages[0] == one.cut.page for one in anew.documents)
+
+
+def test_a_new_page_that_names_whom_a_person_took_for_the_patient_is_in_conflict_still() -> None:
+    kept = by_person(
+        split([page_of(1, HEAD, "Invoice", ANNA), page_of(2, HEAD, "Invoice", FORMER, "Page 1 of 2")]),
+        {"action": "patient", "document": 2, "patient": 1, "same_patient": True},
+    )
+    anew = read_anew(
+        kept,
+        [HEAD, "Invoice", ANNA],
+        [HEAD, "Invoice", FORMER, "Page 1 of 2"],
+        [HEAD, FORMER, "Page 2 of 2"],
+    )
+    assert pages_of(anew) == [(1,), (2, 3)]
+    assert [part.has_conflict for part in anew.documents] == [False, True]
+    assert anew.documents[1].patient is None
+
+
+def test_a_new_separator_sheet_within_a_person_s_document_is_a_doubt() -> None:
+    first, last = [HEAD, "Discharge letter", ANNA], [HEAD, "Invoice", ANNA]
+    kept = by_person(split([page_of(1, *first), page_of(3, *last)]), {"action": "join", "page": 3})
+    anew = read_anew(kept, first, ["Trennblatt"], last)
+    assert (pages_of(anew), anew.separators) == ([(1, 3)], (2,))
+    assert [doubt.pages for doubt in anew.documents[0].doubts] == [(3,)]

@@ -13,7 +13,7 @@ from PIL import Image
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.decoding import inspect_file, page_pixels, page_pixels_and_dpi
+from pecia_workers.media.decoding import inspect_file, load_page, page_pixels, page_pixels_and_dpi
 from pecia_workers.media.page_tree import PageTree
 from pecia_workers.media.pages import Limits, MediaError
 from tests.shared.fixture_types import MakeFile
@@ -156,3 +156,15 @@ def test_a_portfolio_is_refused_by_name(view: str, is_compressed: bool, file: Ma
 @pytest.mark.parametrize("view", [None, "/H"])
 def test_a_document_with_attachments_is_read(view: str | None, file: MakeFile) -> None:
     assert widths(attached(view), file) == [72]
+
+
+def test_files_that_are_attached_are_counted(file: MakeFile) -> None:
+    assert load_page(file(blank_pdf()), 0, LIMITS).attachments == 0
+    assert load_page(file(attached(None)), 0, LIMITS).attachments == 1
+    buffer = io.BytesIO()
+    with pikepdf.open(io.BytesIO(attached(None))) as pdf:
+        kind, place = pikepdf.Name.FileAttachment, pikepdf.Array([0, 0, 9, 9])
+        note = pikepdf.Dictionary(Type=pikepdf.Name.Annot, Subtype=kind, Rect=place)
+        pdf.pages[0].Annots = pdf.make_indirect(pikepdf.Array([note]))
+        pdf.save(buffer)
+    assert load_page(file(buffer.getvalue()), 0, LIMITS).attachments == 2

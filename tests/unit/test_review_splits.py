@@ -186,6 +186,40 @@ def test_kind_and_patient_are_set() -> None:
     assert (named.documents[1].identity.name, named.documents[1].patient) == ("Eva Braun", 3)
 
 
+TYPED = {"name": "Meyer, Anna", "birth_date": "1961-03-12"}
+
+
+def test_a_patient_who_is_typed_in_is_compared_with_those_on_the_pages() -> None:
+    read = bundle_of(ANNA, NOBODY, PETER)
+
+    same = after(
+        read, change("patient", document=1, identity=TYPED), change("patient", document=2, identity=TYPED)
+    )
+    assert [part.patient for part in same.documents] == [1, 1, 2]
+    assert len(same.patients) == 2
+
+    for misread in (
+        {"name": "Anna Meyer"},
+        TYPED | {"birth_date": "1961-03-13"},
+        TYPED | {"name": "Anne Meyer"},
+    ):
+        typed = change("patient", document=1, identity=misread)
+        with pytest.raises(IdentityConflictError):
+            after(read, typed)
+        decided = after(read, typed.model_copy(update={"same_patient": True}))
+        assert (decided.documents[0].patient, len(decided.decisions)) == (3, 1)
+    with pytest.raises(IdentityConflictError):
+        after(read, change("patient", document=3, identity=TYPED))
+
+
+def test_the_expected_patient_may_be_typed_in() -> None:
+    subject = Subject(name="Anna Meyer", birth_date=dt.date(1961, 3, 12))
+    read = bundle_of(ANNA, NOBODY, subject=subject)
+    assert [part.has_conflict for part in read.documents] == [False, True]
+    named = after(read, change("patient", document=2, identity=TYPED, same_patient=True))
+    assert [(part.patient, part.has_conflict) for part in named.documents] == [(1, False), (1, False)]
+
+
 def test_a_document_of_another_than_the_expected_patient_is_accepted_by_decision_alone() -> None:
     subject = Subject(name="Anna Meyer", birth_date=dt.date(1961, 3, 12))
     read = bundle_of(ANNA, PETER, PETER, subject=subject)
@@ -223,6 +257,7 @@ def test_what_is_in_doubt_goes_once_a_person_has_settled_it() -> None:
         change("move", page=1, document=9),
         change("kind", document=1),
         change("patient", document=1),
+        change("patient", document=1, identity={"name": " "}),
         change("patient", document=1, patient=9),
         change("accept"),
     ],

@@ -163,6 +163,8 @@ class Printer:
                 typer.echo(for_terminal(fitting(*bundles.table_of(result), spare=("title", "doubts"))))
         for failed in result.failed if result else ():
             self._print_failed(job, name, failed)
+        if not self.as_json and isinstance(result, Document) and (count := result.attachments):
+            typer.echo(f"{name_of(job, name)}: {_unread(count)}", err=True)
         why = missing(job)
         if self.as_json and job.state is not JobState.SUCCEEDED:
             json_line(_about(job, name) | {"progress": job.progress, "failure": failure_json(job.failure)})
@@ -210,6 +212,11 @@ def print_each(
     return worst
 
 
+def _unread(count: int) -> str:
+    files = "1 attached file was" if count == 1 else f"{count} attached files were"
+    return f"{files} not read: send such files by themselves."
+
+
 def pieces_of(result: Any) -> Sequence[Page | Segment]:
     """Return the pages or segments of a result; none of None."""
     if isinstance(result, Document):
@@ -229,6 +236,7 @@ def result_json(job: AnyJob, name: str | None, result: Any) -> dict[str, Any]:
         content["summary"] = result.summary and _piece_json(result.summary)
     elif isinstance(result, Document):
         content = {"revision": result.revision} if result.revision else {}
+        content |= {"attachments": result.attachments} if result.attachments else {}
         content["pages"] = [*map(_piece_json, result.pages)]
         if isinstance(result, Bundle) and result.split:
             content |= result.split.model_dump(mode="json", include={"documents", "separators", "decisions"})
@@ -254,6 +262,8 @@ def _piece_json(piece: Page | Segment | Summary) -> dict[str, Any]:
     for name in ("revision", "fields"):
         if (value := getattr(piece, name, None)) is not None:
             record[name] = value
+    if isinstance(piece, Page) and piece.attachments:
+        record["attachments"] = piece.attachments
     if isinstance(piece, Page) and (reason := reason_of(piece)) != piece.verdict:
         record["reason"] = reason
     return record

@@ -90,6 +90,21 @@ def _id(kind: str, page: Page, piece: dict[str, str]) -> str:
     return f"{kind}{page.number}{piece['target']}"
 
 
+_THUMBNAIL: Final = (200, 283)
+"""Pixels: a page of a strip is half as wide on a screen, or as wide on one of twice the density."""
+
+
+def thumbnail(data: bytes) -> bytes:
+    """Return a picture as `for_browsers` has it as a small JPEG."""
+    file = io.BytesIO()
+    with Image.open(io.BytesIO(data)) as image:
+        image.draft("RGB", _THUMBNAIL)
+        small = image.convert("L" if image.mode == "1" else "RGB")
+        small.thumbnail(_THUMBNAIL)
+        small.save(file, "JPEG", quality=70)
+    return file.getvalue()
+
+
 def for_browsers(picture: Picture) -> tuple[str, bytes]:
     """Return a picture's media type, and itself as browsers show it: fax group 4 they do not know."""
     if picture.encoding is not Encoding.BILEVEL:

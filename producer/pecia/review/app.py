@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pecia import saving
 from pecia.aio.connections import AsyncConnections
-from pecia.formats.facsimile import for_browsers
+from pecia.formats.facsimile import for_browsers, thumbnail
 from pecia.gateway.bodies import SplitCorrection
 from pecia.gateway.identity import Bearer, bearers_of
 from pecia.records import Listing
@@ -182,7 +182,7 @@ class Desk:
         return JSONResponse(split.model_dump(mode="json"))
 
     async def picture(self, request: Request) -> Response:
-        """Answer with a page's picture; 404 if it cannot be drawn."""
+        """Answer with a page's picture, with `?small` a thumbnail of it; 404 if it cannot be drawn."""
         key, connections = await _place(request), _connections(request)
         async with self._drawing:
             if key not in self._pictures:
@@ -196,6 +196,8 @@ class Desk:
                 if len(self._pictures) > _KEPT:
                     self._pictures.popitem(last=False)
             media_type, data = self._pictures[key]
+            if "small" in request.query_params:
+                media_type, data = "image/jpeg", await finish_in_thread(thumbnail, data)
         return Response(data, media_type=media_type)
 
     async def asset(self, request: Request) -> Response:

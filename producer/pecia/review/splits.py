@@ -19,13 +19,16 @@ from pecia_schemas.bundles import (
     DocumentKind,
     DocumentPart,
     Identity,
+    Likeness,
     PatientDecision,
     Split,
     SplitAction,
     SplitChange,
     SplitPage,
     SplitRevision,
+    Subject,
 )
+from pecia_schemas.identities import claim_of, likeness_across, name_parts
 
 _SURE_KIND: Final = 0.7
 """As the fleet has it."""
@@ -124,12 +127,24 @@ class _Draft:
         if (change.patient is None) is (change.identity is None):
             raise InvalidOptionError("Name a patient by number, or give an identity.")
         if change.identity is not None:
-            patient = self._add(Identity(**change.identity.model_dump()))
+            patient = self._typed(change.identity)
         elif not 1 <= (patient := change.patient or 0) <= len(self._patients):
             raise InvalidOptionError(f"There is no patient {patient} in this bundle.")
         if self._named(part.pages) - {patient} or part.was.has_conflict:
             self._demand_decision()
         self._decide(part, patient)
+
+    def _typed(self, identity: Subject) -> int:
+        """Return the number of a patient who was typed in: of the only one who is surely the same, or a new one."""
+        typed = claim_of(identity)
+        if not (name_parts(typed.name) or typed.births or typed.numbers or typed.policies):
+            raise InvalidOptionError("Give a name, a date of birth or a number of the patient.")
+        same = [
+            number
+            for number, known in enumerate(self._patients, 1)
+            if likeness_across(typed, claim_of(known)) is Likeness.SAME
+        ]
+        return same[0] if len(same) == 1 else self._add(Identity(**identity.model_dump()))
 
     def _accept(self) -> None:
         part = self._part_numbered()

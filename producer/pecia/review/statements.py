@@ -66,7 +66,7 @@ _NOW = """
     LEFT JOIN LATERAL (
         SELECT id, content FROM revisions WHERE part_id = parts.id ORDER BY number DESC LIMIT 1
     ) AS revised ON true
-    WHERE parts.job_id = :job_id AND parts.stage = :stage
+    WHERE parts.job_id = :job_id AND parts.stage = :stage AND parts.state = 'done'
       AND parts.ordinal = coalesce(CAST(:ordinal AS int), parts.ordinal)
 """
 _WRITE = f"""

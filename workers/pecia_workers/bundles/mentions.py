@@ -9,8 +9,8 @@ from typing import Final
 
 from pecia_schemas.blocks import Box, Line
 from pecia_schemas.bundles import IdentityPlace, IdentitySign
+from pecia_schemas.identities import Births, Claim, compare, is_personal, name_parts, number_key
 from pecia_schemas.results import Page
-from pecia_workers.bundles.identities import Births, Claim, compare, is_personal, name_parts, number_key
 from pecia_workers.layout.lines import around, touch, words_of
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from pecia_schemas.blocks import BlockKind
 from pecia_schemas.bundles import DocumentKind
+from pecia_schemas.identities import Claim
 from pecia_schemas.results import Page, Verdict
-from pecia_workers.bundles.identities import Claim
 from pecia_workers.bundles.kinds import Evidence, evidence_of, languages_in, title_kind
 from pecia_workers.bundles.mentions import Piece, claims_of, dates_in, pieces_of
 

@@ -20,8 +20,7 @@ from pecia_schemas.bundles import (
     SplitPage,
     Subject,
 )
-from pecia_schemas.results import Page
-from pecia_workers.bundles.identities import (
+from pecia_schemas.identities import (
     Claim,
     claim_of,
     compare,
@@ -29,6 +28,7 @@ from pecia_workers.bundles.identities import (
     is_expected,
     likeness_across,
 )
+from pecia_schemas.results import Page
 from pecia_workers.bundles.kinds import Evidence, judge
 from pecia_workers.bundles.signs import PageSigns, signs_of
 

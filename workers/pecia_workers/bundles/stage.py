@@ -5,8 +5,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, cast
 from uuid import UUID
 
+from pecia_schemas.bundles import Split
 from pecia_schemas.results import Page
 from pecia_schemas.tasks import ReadBundle
+from pecia_workers.bundles.corrections import with_new_pages
 from pecia_workers.bundles.splitting import split
 from pecia_workers.protocol.parts import ClaimedPart, Done
 
@@ -14,13 +16,15 @@ _PAGES_AT_ONCE: Final = 16
 
 PagesOf = Callable[[UUID, int, int], Awaitable[Sequence[Page]]]
 """Returns pages of a job that were read, in order: those behind the page of this number, up to so many."""
+CorrectedOf = Callable[[ClaimedPart], Awaitable[Split | None]]
+"""Returns the documents as people corrected them before the bundle is split anew; None: they did not."""
 
 
 class SplitBundle:
     """Splits one bundle at a time, for many callers at once, in threads; of its pages few are in memory."""
 
-    def __init__(self, pages_of: PagesOf) -> None:
-        self._pages_of = pages_of
+    def __init__(self, pages_of: PagesOf, corrected_of: CorrectedOf) -> None:
+        self._pages_of, self._corrected_of = pages_of, corrected_of
 
     async def __call__(self, part: ClaimedPart) -> Done:
         """Return the documents of the claimed bundle. Raises `DecryptionError`."""
@@ -37,6 +41,8 @@ class SplitBundle:
                 after = found[-1].number
 
         try:
-            return Done(await asyncio.to_thread(split, pages(), subject=task.subject))
+            fresh = await asyncio.to_thread(split, pages(), subject=task.subject)
         finally:
             is_over = True  # the thread of a cancelled part ends with the pages that it has
+        kept = await self._corrected_of(part)
+        return Done(with_new_pages(kept, fresh) if kept else fresh)

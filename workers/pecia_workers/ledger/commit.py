@@ -30,7 +30,7 @@ from pecia_schemas.moves import (
 )
 from pecia_schemas.results import Page, Timings, TokenUsage, Verdict
 from pecia_schemas.states import JobState, PartState, new_id
-from pecia_workers.protocol.parts import Cut, Done, Failed, Fence, Finished, Postponed, Spent
+from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Fence, Finished, Postponed, Spent
 
 # In the order of the keys: two workers that keep the same ones wait for each other only one way round.
 _KEEP = text(
@@ -126,6 +126,14 @@ _GIVEN_UP: dict[str, Any] = {
     ).model_dump_json(),
 }
 
+_NEXT_REVISION = text("SELECT coalesce(max(number), 0) + 1 FROM revisions WHERE job_id = :job_id")
+_REVISE = text(
+    """
+    INSERT INTO revisions (id, job_id, part_id, number, checked, content)
+    VALUES (:id, :job_id, :part_id, :number, false, CAST(:content AS jsonb))
+    """
+)
+
 
 async def commit_parts(
     database: AsyncEngine, worker: str, group: Sequence[Finished]
@@ -161,7 +169,7 @@ async def commit_parts(
             connection.execute(PROMISE_PARTS, {"part_ids": promised})
         for part, done in results:
             if isinstance(done.content, Split):
-                promise_ready(connection, part.id, done.content)
+                _keep_split(connection, part, done.content)
         if slow := {finished.part.job_id for finished in taken if finished.is_too_slow}:
             connection.execute(_GIVE_UP, _GIVEN_UP | {"job_ids": list(slow), "actor": worker})
         releases = any(finished.part.may_release for finished in taken)
@@ -173,6 +181,17 @@ async def commit_parts(
 
     async with database.begin() as connection:
         return await connection.run_sync(commit)
+
+
+def _keep_split(connection: Connection, part: ClaimedPart, split: Split) -> None:
+    """Promise notices of a bundle's documents. Of one that people corrected before they are the next revision."""
+    if split.revision:
+        number, own = connection.execute(_NEXT_REVISION, {"job_id": part.job_id}).scalar_one(), new_id()
+        last = split.revision.model_copy(update={"number": number})
+        content = part.ring.seal(split.model_copy(update={"revision": last}).stored_json(), own)
+        about = {"id": own, "job_id": part.job_id, "part_id": part.id}
+        connection.execute(_REVISE, {**about, "number": number, "content": content})
+    promise_ready(connection, part.id, split)
 
 
 def _rows(group: Sequence[Finished]) -> str:
@@ -190,7 +209,8 @@ def _rows(group: Sequence[Finished]) -> str:
                     row |= {"verdict": result.verdict, **Spent.on(result).values}
                 if isinstance(result, Page):
                     row["doubts"] = len(result.doubts)
-                content = part.ring.seal(result.stored_json(), part.id)
+                if not (isinstance(result, Split) and result.revision):
+                    content = part.ring.seal(result.stored_json(), part.id)
             case Failed(failure=failure, retry_in=retry_in, spent=spent):
                 row |= {
                     "state": PartState.FAILED if retry_in is None else PartState.QUEUED,

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import discards, tracing
+from pecia_schemas.bundles import Split
 from pecia_schemas.connecting import Verdict, exceeds_limit, name_of, outage_suppressed, verdict_on
 from pecia_schemas.encryption import DecryptionError, Keyring, seal_source, unseal_source
 from pecia_schemas.media import PayloadRef
@@ -168,6 +169,7 @@ _READ = text(
     ORDER BY parts.ordinal LIMIT :limit
     """
 )
+_CORRECTED = text("SELECT id, content FROM revisions WHERE part_id = :part_id ORDER BY number DESC LIMIT 1")
 
 
 COMMIT_LIMIT_S = 60.0
@@ -392,6 +394,11 @@ class Ledger:
         """Return up to `limit` of a job's pages, in order, behind page `after`. Raises `DecryptionError`."""
         contents = await self._read(job_id, Stage.READ, after=after - 1, limit=limit)
         return [Page.model_validate(content) for content in contents]
+
+    async def corrected(self, part: ClaimedPart) -> Split | None:
+        """Return the documents of a bundle as people corrected them; None: they did not. Raises `DecryptionError`."""
+        rows = await retry_unavailable(partial(fetch, self._database, _CORRECTED, part_id=part.id))
+        return Split.model_validate(part.ring.unseal(rows[0].content, rows[0].id)) if rows else None
 
     async def _read(
         self, job_id: UUID, stage: Stage, *, after: int = -1, limit: int | None = None

@@ -81,6 +81,7 @@ class _Page(TypedDict):
     unread: tuple[Box, ...]
     witness: tuple[Block, ...]
     barcodes: tuple[Block, ...]
+    attachments: Annotated[int, Field(ge=0, lt=2**31)]
     blank: bool
 
 

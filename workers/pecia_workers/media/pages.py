@@ -178,6 +178,8 @@ class PageImage:
     """What the file itself says is on it, where the page is read from its pixels all the same."""
     barcodes: tuple[Block, ...] = ()
     """What is encoded on it."""
+    attachments: int = 0
+    """Files that the document, or this page of it, brings beside its pages: none of them is read."""
     blank: bool = False
     """Nothing is printed or written on it, so no engine need look; a blank page is never turned."""
 

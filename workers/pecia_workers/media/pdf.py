@@ -161,6 +161,19 @@ class PdfPages:
             single.save(buffer)
         return buffer.getvalue()
 
+    def attachments(self, index: int) -> int:
+        """Return how many files are attached to the document, or by a note on this page."""
+        with suppress(pypdfium2.PdfiumError), closing(self._document[index]) as page:
+            notes = [
+                raw.FPDFPage_GetAnnot(page, number) for number in range(raw.FPDFPage_GetAnnotCount(page))
+            ]
+            kinds = [raw.FPDFAnnot_GetSubtype(note) for note in notes]
+            for note in notes:
+                raw.FPDFPage_CloseAnnot(note)
+            count: int = self._document.count_attachments()
+            return count + kinds.count(raw.FPDF_ANNOT_FILEATTACHMENT)
+        return 0
+
     def dpi(self, index: int) -> float:
         """Return the resolution at which a page is rendered."""
         with _translated_errors(), closing(self._document[index]) as page:

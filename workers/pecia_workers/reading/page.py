@@ -92,6 +92,7 @@ def page_of(
         width=width,
         height=height,
         blank=image.blank,
+        attachments=image.attachments,
         rotation=image.rotation,
         skew=image.skew,
         scale=image.scale,
@@ -304,6 +305,7 @@ def _moved(earlier: Page, part: ClaimedPart, image: PageImage, timings: Timings)
     """Return the page as this part's: the same picture may be another page, and may have been turned otherwise."""
     update: dict[str, Any] = {"number": part.ordinal + 1, "attempts": (), "timings": timings}
     update |= {"rotation": image.rotation, "skew": image.skew, "scale": image.scale}
+    update |= {"attachments": image.attachments}
     if image.blocks:  # only the fields were found
         update |= {"blocks": image.blocks, "doubts": image.doubts}
     return earlier.model_copy(update=update)

@@ -19,7 +19,8 @@ from difflib import SequenceMatcher
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from pecia_workers.witness.tokens import Comparison, Token, at_least, distance
+from pecia_schemas.misread import at_least, distance
+from pecia_workers.witness.tokens import Comparison, Token
 
 _RUNS: Final = (5, 3)
 _JOINED: Final = 4

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from pecia_schemas.blocks import Box, Doubt, DoubtReason, Grounding, Place, Standing
 from pecia_schemas.merging import pointer
+from pecia_schemas.misread import distance
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.layout.lines import around, middle
 from pecia_workers.witness.grounding import WitnessText
-from pecia_workers.witness.tokens import Token, distance, tokens_of
+from pecia_workers.witness.tokens import Token, tokens_of
 
 _MONTHS: Final = {
     name: number

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line, Word
+from pecia_schemas.misread import at_least, distance, shape_of
 from pecia_workers.layout.lines import box_of, is_decisive, is_unit, is_value, words_of
 
 _HAN: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -41,8 +42,6 @@ _LATEX: Final = re.compile(
 """Commands of LaTeX, which stand for no word; other letters behind a backslash are read."""
 _DIGITS: Final = str.maketrans("OoQDlI|iZzSsBGq", "000011112255869")
 """What a recogniser of characters takes for a digit, and the digit that it takes for it."""
-_SHAPES: Final = (("rn", "m"), ("vv", "w"), ("cl", "d"))
-_SHAPE: Final = str.maketrans("01ij|58μß$", "olllls8ubs")
 _BEFORE: Final = 40
 """Characters of its line by which a word may turn out to be a name."""
 
@@ -165,30 +164,6 @@ def _joined(tokens: Sequence[Token]) -> str:
         token.before + token.key if token.is_number and before.is_number else token.key
         for before, token in zip(tokens, rest, strict=False)
     )
-
-
-def shape_of(key: str) -> str:
-    """Return a key with one sign for all that a recogniser takes for each other."""
-    key = key.translate(_SHAPE)
-    for signs, one in _SHAPES:
-        key = key.replace(signs, one)
-    return key
-
-
-def at_least(one: str, other: str) -> int:
-    """Return what their distance cannot be below, by the signs that both have."""
-    return max(len(one), len(other)) - sum(min(one.count(sign), other.count(sign)) for sign in set(one))
-
-
-def distance(one: str, other: str) -> int:
-    """Return the signs to insert, delete or replace."""
-    row = list(range(len(other) + 1))
-    for number, sign in enumerate(one, 1):
-        before, row[0] = row[0], number
-        for place, against in enumerate(other, 1):
-            least = min(row[place] + 1, row[place - 1] + 1, before + (sign != against))
-            before, row[place] = row[place], least
-    return row[-1]
 
 
 _CONTRAST: Final = 0.4

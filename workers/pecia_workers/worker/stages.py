@@ -105,7 +105,7 @@ class Stages:
             Intake(store, self.ledger, scratch.path, settings),
             readers_can=lambda *need: retry_unavailable(partial(readers_can, self.database, *need)),
         )
-        self.handlers[Stage.SPLIT] = SplitBundle(self.ledger.pages)
+        self.handlers[Stage.SPLIT] = SplitBundle(self.ledger.pages, self.ledger.corrected)
         if self.engine is None:
             await decoder.start()
             # Twice the decoders, for a slow document must not hold all that may be claimed.

@@ -4,7 +4,7 @@ const WORDS = {
     strip: "Pages by document", picture: "The chosen page", document: "Document", back: "All that waits (q)", help: "Help", close: "Close",
     cut: "Cut here (c)", join: "Join with the next (u)", earlier: "Page to the previous (<)", later: "Page to the next (>)",
     kind: "Kind (t)", patient: "Patient (w)", accept: "It is right (a)", following: "Next doubt (j)", reason: "Reason",
-    name: "Name", born: "Born", record: "Record number", other_patient: "Another patient", same: "One patient (Enter)", leave: "Leave it (Esc)",
+    name: "Name", born: "Born", record: "Record number", other_patient: "Another patient", refused: "These pages name different patients, or another than the expected one. Are they of one patient all the same?", same: "One patient (Enter)", leave: "Leave it (Esc)",
     page: "page", nobody: "names nobody", begins: "begins", unknown: "unknown patient", separators: "Separator sheets", saved: "Saved as revision",
     stale: "This bundle was changed elsewhere: look again.", failed: "That could not be done", settled: "No document is in doubt.",
     choose_kind: "Kind of the document", choose_patient: "Patient of the document", by_person: "set by a person", decided: "one patient by decision of",
@@ -18,7 +18,7 @@ const WORDS = {
     strip: "문서별 페이지", picture: "선택한 페이지", document: "문서", back: "검토 목록 (q)", help: "도움말", close: "닫기",
     cut: "여기서 나누기 (c)", join: "다음 문서와 합치기 (u)", earlier: "앞 문서로 (<)", later: "다음 문서로 (>)",
     kind: "종류 (t)", patient: "환자 (w)", accept: "맞음 (a)", following: "다음 의심 (j)", reason: "이유",
-    name: "이름", born: "생년월일", record: "등록번호", other_patient: "다른 환자", same: "같은 환자 (Enter)", leave: "그대로 두기 (Esc)",
+    name: "이름", born: "생년월일", record: "등록번호", other_patient: "다른 환자", refused: "이 페이지들에는 서로 다른 환자나 예상과 다른 환자의 이름이 있습니다. 그래도 한 환자의 것입니까?", same: "같은 환자 (Enter)", leave: "그대로 두기 (Esc)",
     page: "페이지", nobody: "이름 없음", begins: "시작", unknown: "알 수 없는 환자", separators: "구분지", saved: "저장됨, 개정",
     stale: "다른 사람이 이 묶음을 바꾸었습니다. 다시 보십시오.", failed: "처리하지 못했습니다", settled: "의심되는 문서가 없습니다.",
     choose_kind: "문서의 종류", choose_patient: "문서의 환자", by_person: "사람이 정함", decided: "같은 환자로 결정한 사람",
@@ -67,7 +67,7 @@ async function correct(change) {
   try {
     split = await ask(body);
   } catch (error) {
-    if (error.code === "identity_conflict" && !change.same_patient) return confirm(error.message, change);
+    if (error.code === "identity_conflict" && !change.same_patient) return confirm(change);
     if (error.code !== "stale") return tell(`${say.failed}: ${error.message}`);
     split = await ask();
     show();
@@ -79,8 +79,8 @@ async function correct(change) {
   tell(`${say.saved} ${split.revision.number}`);
 }
 
-function confirm(message, change) {
-  $("refusal").textContent = `${say.doubt.identity_conflict}: ${message}`;
+function confirm(change) {
+  $("refusal").textContent = `${say.doubt.identity_conflict}: ${say.refused}`;
   $("decision").value = $("reason").value;
   $("confirm").returnValue = "";
   $("confirm").onclose = () => {
@@ -142,6 +142,8 @@ function show() {
   ].join(" · ");
   $("large").alt = `${say.page} ${at}`;
   $("large").src = picture(at);
+  const next = numbers()[numbers().indexOf(at) + 1];
+  if (next) new Image().src = picture(next);
   const button = $("strip").querySelector("[aria-current=true]");
   button?.focus({ preventScroll: true });
   button?.scrollIntoView({ block: "nearest" });
@@ -171,7 +173,7 @@ function sheets() {
 }
 
 function thumbnail(number, one) {
-  if (!images.has(number)) images.set(number, made("img", { loading: "lazy", alt: "", src: picture(number) }));
+  if (!images.has(number)) images.set(number, made("img", { loading: "lazy", alt: "", src: `${picture(number)}?small` }));
   const begins = number === one.pages[0] ? "" : ` · ${percent(signs(number).begins)}`;
   const button = made("button", { type: "button", onclick: () => act(() => go(number)) }, images.get(number), `${number}${begins}`);
   button.setAttribute("aria-label", `${say.page} ${number}`);

@@ -11,12 +11,12 @@ const WORDS = {
     usage: "Usage", since: "Since", by: "By", group: "Group", segments: "Segments", tokens: "Tokens", engine_time: "Engine seconds", total: "total",
     keys: "Keys", name: "Name", may: "May", days: "Days it lasts", make_key: "Make a key", made: "The new key: copy it now, it is not shown again",
     ends: "Ends", revoke: "Revoke", revoked: "revoked", never: "never", before: "Page before", after: "Next page", close: "Close", page: "Page",
-    no_picture: "No picture of this page", text: "Text", table: "Table", no_page: "There is no other page.", nobatch: "No batches yet.",
+    no_picture: "No picture of this page", text: "Text", table: "Table", attached: "Attached files that were not read", no_page: "There is no other page.", nobatch: "No batches yet.",
     scopes: { submit: "submit", read: "read", review: "review", admin: "administer" },
     sinces: { P1D: "one day", P7D: "7 days", P30D: "30 days", P365D: "a year" },
     groups: { kind: "kind", lane: "priority", engine: "engine", document_type: "document" },
     failed: "That could not be done", no_schema: "The schema of the fields is not JSON", of: "of", counted: "jobs",
-    kinds: { "document.read": "document", "bundle.read": "many documents in one file", "video.caption": "video" },
+    kinds: { "document.read": "document", "bundle.read": "bundle of many documents", "video.caption": "video" },
     types: { "": "any", prescription: "prescription", diagnosis: "diagnosis", lab_result: "laboratory result", chart: "chart", mixed: "mixed" },
     states: { queued: "waiting", running: "being read", succeeded: "done", partial: "partly read", failed: "failed", cancelled: "cancelled", expired: "expired" },
     lanes: { urgent: "urgent", normal: "normal", bulk: "bulk" },
@@ -32,12 +32,12 @@ const WORDS = {
     usage: "사용량", since: "기간", by: "구분", group: "묶음", segments: "구간", tokens: "토큰", engine_time: "엔진 시간(초)", total: "합계",
     keys: "키", name: "이름", may: "권한", days: "유효 일수", make_key: "키 만들기", made: "새 키: 지금 복사하십시오. 다시 표시되지 않습니다",
     ends: "만료", revoke: "폐기", revoked: "폐기됨", never: "없음", before: "이전 페이지", after: "다음 페이지", close: "닫기", page: "페이지",
-    no_picture: "이 페이지의 그림이 없습니다", text: "텍스트", table: "표", no_page: "다른 페이지가 없습니다.", nobatch: "아직 배치가 없습니다.",
+    no_picture: "이 페이지의 그림이 없습니다", text: "텍스트", table: "표", attached: "읽지 않은 첨부 파일", no_page: "다른 페이지가 없습니다.", nobatch: "아직 배치가 없습니다.",
     scopes: { submit: "제출", read: "읽기", review: "검토", admin: "관리" },
     sinces: { P1D: "하루", P7D: "7일", P30D: "30일", P365D: "1년" },
     groups: { kind: "종류", lane: "우선순위", engine: "엔진", document_type: "문서" },
     failed: "처리하지 못했습니다", no_schema: "필드의 스키마가 JSON이 아닙니다", of: "/", counted: "작업",
-    kinds: { "document.read": "문서", "bundle.read": "여러 문서가 든 파일", "video.caption": "비디오" },
+    kinds: { "document.read": "문서", "bundle.read": "여러 문서의 묶음", "video.caption": "비디오" },
     types: { "": "모든 종류", prescription: "처방전", diagnosis: "진단서", lab_result: "검사 결과", chart: "차트", mixed: "혼합" },
     states: { queued: "대기", running: "읽는 중", succeeded: "완료", partial: "일부 완료", failed: "실패", cancelled: "취소됨", expired: "만료됨" },
     lanes: { urgent: "긴급", normal: "보통", bulk: "대량" },
@@ -133,7 +133,10 @@ async function signIn(key) {
 // What is sent
 
 async function entriesOf(entry) {
-  if (entry.isFile) return [await new Promise((done, fail) => entry.file(done, fail))];
+  if (entry.isFile) {
+    const file = await new Promise((done, fail) => entry.file(done, fail));
+    return [Object.assign(file, { dropped: entry.fullPath.slice(1) })];
+  }
   const reader = entry.createReader(), found = [];
   for (;;) {
     const some = await new Promise((done, fail) => reader.readEntries(done, fail));
@@ -155,24 +158,54 @@ function taskOf() {
   return task;
 }
 
+// As `pecia read --bundle` joins files: those of a folder, and pictures; any other file is a bundle of its own.
+function bundlesOf(files) {
+  const joined = new Map(), path = (file) => file.webkitRelativePath || file.dropped || file.name;
+  for (const file of [...files].sort((one, other) => path(one).localeCompare(path(other), undefined, { numeric: true }))) {
+    const folder = path(file).includes("/") ? path(file).split("/")[0] : null;
+    if (folder !== null && /^(video|audio|text)\//.test(file.type)) continue;
+    const isPicture = file.type.startsWith("image/") && file.type !== "image/tiff";
+    const key = folder !== null ? `folder ${folder}` : isPicture ? "pictures" : file;
+    if (!joined.has(key)) joined.set(key, { name: folder ?? file.name, files: [] });
+    joined.get(key).files.push(file);
+  }
+  return [...joined.values()];
+}
+
+function* loadsOf(documents) {
+  let load = [], count = 0;
+  for (const one of documents) {
+    if (count && count + one.files.length > AT_ONCE) {
+      yield load;
+      [load, count] = [[], 0];
+    }
+    load.push(one);
+    count += one.files.length;
+  }
+  if (count) yield load;
+}
+
 async function send(files) {
   const chosen = files.filter((file) => !file.name.startsWith("."));
   if (!chosen.length || sending) return;
-  const request = { task: taskOf(), priority: $("lane").value };
+  const task = taskOf(), request = { priority: $("lane").value };
+  const documents = task.kind === "bundle.read" ? bundlesOf(chosen) : chosen.map((file) => ({ name: file.name, files: [file] }));
   const batch = $("batch").value.trim();
-  if (batch || chosen.length > 1) request.batch = batch || `web-${new Date().toISOString().slice(0, 19)}`;
+  if (batch || documents.length > 1) request.batch = batch || `web-${new Date().toISOString().slice(0, 19)}`;
   sending = true;
   $("sending").hidden = false;
-  let safe = 0, refused = [];
+  let safe = 0, begun = 0, refused = [];
   try {
-    for (let start = 0; start < chosen.length; start += AT_ONCE) {
-      $("sending").value = start / chosen.length;
+    for (const load of loadsOf(documents)) {
+      $("sending").value = begun / documents.length;
+      begun += load.length;
       const form = new FormData();
-      form.append("request", JSON.stringify(request));
-      for (const file of chosen.slice(start, start + AT_ONCE)) form.append("file", file, file.name);
+      const tasks = load.map((one) => ({ ...task, label: one.name, ...(one.files.length > 1 ? { files: one.files.length } : {}) }));
+      form.append("request", JSON.stringify({ ...request, tasks }));
+      for (const file of load.flatMap((one) => one.files)) form.append("file", file, file.name);
       const answer = await ask("/v1/documents", { method: "POST", body: form });
       safe += answer.jobs.length;
-      refused.push(...answer.refused.map((one) => `${chosen[start + one.number].name}: ${one.problem.detail}`));
+      refused.push(...answer.refused.map((one) => `${load[one.number].name}: ${one.problem.detail}`));
     }
   } finally {
     sending = false;
@@ -180,7 +213,7 @@ async function send(files) {
     for (const id of ["files", "folder"]) $(id).value = "";
   }
   await refresh();
-  tell([`${safe} ${say.of} ${chosen.length} ${say.sent}`, ...(refused.length ? [`${refused.length} ${say.refused}: ${refused.slice(0, 3).join(" · ")}`] : [])].join(". "));
+  tell([`${safe} ${say.of} ${documents.length} ${say.sent}`, ...(refused.length ? [`${refused.length} ${say.refused}: ${refused.slice(0, 3).join(" · ")}`] : [])].join(". "));
 }
 
 // What there is
@@ -345,6 +378,7 @@ function gridOf(table) {
 
 function contentOf(page) {
   const parts = [], title = (word) => made("h3", { textContent: say[word] });
+  if (page.attachments) parts.push(made("p", { textContent: `${say.attached}: ${page.attachments}` }));
   if (page.fields) parts.push(title("fields"), fieldsOf(page.fields));
   for (const block of page.blocks.filter((one) => one.table)) parts.push(title("table"), gridOf(block.table));
   const words = page.blocks.filter((one) => !one.table).map((one) => one.text).join("\n\n");

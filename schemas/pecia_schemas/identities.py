@@ -15,7 +15,7 @@ from itertools import permutations
 from typing import Final
 
 from pecia_schemas.bundles import Identity, IdentityPlace, IdentitySign, Likeness, Subject
-from pecia_workers.witness.tokens import at_least, distance, shape_of
+from pecia_schemas.misread import at_least, distance, shape_of
 
 Births = frozenset[dt.date]
 """A date of birth, and what else it may be: of 03/04/1961 day and month are in doubt."""
