@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psycopg
 import pytest
 
 from pecia import AsyncClient, Client, JobState, ReadDocument
@@ -26,6 +28,8 @@ from pecia_schemas.states import Lane
 from pecia_schemas.tasks import Task
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.queue.lists import connect, count_waiting
+from tests.shared.canary_reader import CONSTANT, Reader
+from tests.shared.chat_server import serving
 from tests.shared.fixture_types import Draw, Eventually
 from tests.shared.http_doubles import free_port
 from tests.shared.limits import WAIT_S
@@ -46,8 +50,8 @@ class Beside:
 
 
 def _start(stack: ExitStack, home: Path, **settings: Any) -> LocalFleet:
-    given = WorkerSettings(engine="simulated:instant", flower_port=0, witness="none", **settings)
-    fleet = stack.enter_context(LocalFleet(home, settings=given, migrate=("/bin/true",)))
+    given = {"engine": "simulated:instant", "flower_port": 0, "witness": "none", **settings}
+    fleet = stack.enter_context(LocalFleet(home, settings=WorkerSettings(**given), migrate=("/bin/true",)))
     fleet.wait_ready()
     return fleet
 
@@ -167,6 +171,49 @@ def test_a_listener_gets_the_callbacks_of_the_new_fleet(beside: Beside, drawn: D
 
 def test_a_review_goes_on(beside: Beside) -> None:
     assert httpx2.get(f"{beside.review}api/pages").status_code == 200
+
+
+def test_pages_since_the_last_good_canary_are_read_again(
+    own_state: Path, ready_cluster: Callable[[Path], None], drawn: Draw
+) -> None:
+    """Also those that wait for their canary when the fleet is stopped; and not by a model that fails its first."""
+    home = own_state / "canaries"
+    home.mkdir(mode=0o711)
+    ready_cluster(home / "postgres")
+    reader, waits, goes_on = Reader(), threading.Event(), threading.Event()
+    held, again = list[str](), list[str]()
+
+    def hold(truth: str, _: str) -> str:
+        if truth.startswith("Page"):
+            held.append(truth)
+        elif reader.canaries > 1:  # the first is that of the start
+            waits.set()
+            goes_on.wait(WAIT_S)
+        return truth
+
+    def fail_first(truth: str, _: str) -> str:
+        if truth.startswith("Page"):
+            again.append(truth)
+        return CONSTANT if reader.canaries == before + 1 else truth
+
+    reader.fault = hold
+    with serving(reader) as model, ExitStack() as stack:
+        settings = {"engine": "openai", "engine_url": model.url, "canary_every": 20, "cache": False}
+        with ExitStack() as former:
+            _start(former, home, drain_timeout=timedelta(seconds=1), **settings)
+            client = stack.enter_context(Client())
+            pages = [f"Page {number}" for number in range(3)]
+            jobs = client.submit_many(ReadDocument(drawn("A page"), instructions=page) for page in pages)
+            assert waits.wait(WAIT_S)
+        before, reader.fault = reader.canaries, fail_first
+        goes_on.set()
+        fleet = _start(stack, home, **settings)
+        assert [job.result(WAIT_S).pages[0].text for job in jobs] == pages
+        assert held
+        assert sorted(again) == pages
+        assert reader.canaries > before + 1
+        with psycopg.connect(fleet.settings.database_url.get_secret_value()) as connection:
+            assert connection.execute("SELECT DISTINCT strikes, deaths FROM parts").fetchall() == [(0, 0)]
 
 
 @pytest.fixture

@@ -1,12 +1,9 @@
 """An engine that mixes pages, or is another than before, is found by canary pages; what it read is read again."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pecia import Client, Job, ReadDocument
@@ -14,39 +11,12 @@ from pecia_schemas.results import Document
 from pecia_workers.observability.metrics import REGISTRY
 from pecia_workers.protocol.attempts import RuntimeLostError
 from pecia_workers.protocol.base import EngineDistrustedError
-from tests.shared.canary_reader import read_canary
-from tests.shared.chat_server import Behaviour, ChatServerDouble, only_page, picture_of, serving
+from tests.shared.canary_reader import CONSTANT, Reader
+from tests.shared.chat_server import ChatServerDouble, only_page, serving
 from tests.shared.house import House
 from tests.shared.limits import WAIT_S
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
-
-CONSTANT = "Ibuprofen 400 mg"
-
-
-@dataclass
-class Reader(Behaviour):
-    """Reads canaries, and of other pages the words that come with them; its fault may be another's text."""
-
-    fault: Callable[[str, str], str] | None = None
-    """Of the true text and that of the answer before."""
-    before: str = CONSTANT
-    canaries: int = 0
-
-    def __post_init__(self) -> None:
-        self.guard = threading.Lock()
-
-    def read(self, words: str, body: dict[str, Any]) -> str:
-        if body.get("max_tokens") == 1:  # the questions of a start
-            return words
-        (picture,) = (part for part in body["messages"][-1]["content"] if part["type"] == "image_url")
-        canary = read_canary(np.asarray(picture_of(picture).convert("RGB")))
-        truth = canary or words
-        with self.guard:
-            self.canaries += canary is not None
-            text = self.fault(truth, self.before) if self.fault else truth
-            self.before = truth
-        return text
 
 
 @pytest.fixture

@@ -52,6 +52,26 @@ def test_faint_print_beside_strong_print_is_found() -> None:
     assert len(letters(faint)) == pytest.approx(2 * len(letters(strong)), abs=4)
 
 
+def test_all_ink_but_rules_and_specks_is_within_known_words_or_beside_them() -> None:
+    """A white number on a small field is no letter, and may be text."""
+    known = [Box(left=90, top=195, right=1000, bottom=240)]
+
+    def beside(image: Image.Image) -> int:
+        return len(Letters.or_other_ink(np.array(image)).beside(known))
+
+    image = sheet(*ONE_LINE)
+    draw = ImageDraw.Draw(image)
+    draw.line([(80, 250), (1100, 250)], fill="black", width=2)
+    draw.point([(600, 700), (900, 900)], fill="black")
+    assert letters(image)
+    assert beside(image) == 0
+    assert beside(sheet(*TWO_LINES)) > 0
+    draw.rectangle((700, 600, 750, 665), fill=(190, 145, 40))
+    draw.text((715, 630), "13", fill="white", font=ImageFont.load_default(26))
+    assert len(letters(image).beside(known)) == 0
+    assert beside(image) > 0
+
+
 def test_the_height_is_that_of_the_small_print() -> None:
     image = sheet(*((top, 0) for top in range(200, 600, 60)), size=40)
     small = sheet(*((top, 0) for top in range(800, 1000, 30)), size=20)

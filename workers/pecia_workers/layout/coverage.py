@@ -95,6 +95,16 @@ class Letters:
         size = letters.lone[:, 3] / (letters.small_height or np.inf)
         return replace(letters, lone=letters.lone[(size > _LOWER_ALONE) & (size < _HIGHER_ALONE)])
 
+    @classmethod
+    def or_other_ink(cls, pixels: NDArray[np.uint8]) -> Self:
+        """Take all that is printed for letters, but for specks and rules: some touch, or stand on a small field."""
+        ink = find_faint_ink(Image.fromarray(pixels).convert("L")).view(np.uint8)
+        stats = cv2.connectedComponentsWithStats(ink, connectivity=8)[2][1:].astype(np.int32)
+        width, height, area = stats[:, 2:].T
+        is_rule = np.maximum(width, height) > _WIDEST * np.minimum(width, height)
+        some = (height >= _LEAST_HEIGHT) & (area >= _LEAST_AREA) & (area >= _LEAST_FILL * width * height)
+        return cls((ink.shape[0], ink.shape[1]), stats[some & ~is_rule, :4], stats[:0, :4])
+
     def __len__(self) -> int:
         return len(self.boxes)
 

@@ -1,7 +1,8 @@
 """What reads a page beside the model: the page's own text layer, or the CPU engine in processes of its own.
 
 The engine never waits: a page is read by the CPU engine while the model reads it, and what was read by the model waits
-for its witness without a place in the engine. Where more pages wait than the CPU keeps up with, the latest go without.
+for its witness without a place in the engine. Where more pages wait than the CPU keeps up with, the engine gets no more
+than it does: no page goes without.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _WAITING: Final = 4
 """Pages for each process of the CPU engine that may wait for it after the model has read them."""
 _GPUS: Final = Path("/proc/driver/nvidia/gpus")
 TOO_FEW_CORES: Final = (
-    "with fewer, pages wait and the latest go without a witness: see PECIA_WITNESS=layer in docs/grounding.md"
+    "with fewer, the model reads no faster than its witness: see PECIA_WITNESS=layer in docs/grounding.md"
 )
 _AT_ONCE: Final = -1
 """Before every lane: what the model has read already."""

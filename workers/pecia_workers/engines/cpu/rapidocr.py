@@ -11,13 +11,13 @@ import importlib.util
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import cv2
 import numpy as np
@@ -54,6 +54,8 @@ from pecia_workers.protocol.base import Piece
 
 Quad = NDArray[np.float32]
 """Four corners of a piece of text: top left, top right, bottom right, bottom left of the text."""
+_Scores: TypeAlias = tuple[NDArray[np.float32], Sequence[str], float]
+"""Of the columns of a line: what the network says of them, of which signs, and over how many the line stretches."""
 
 _PARAMS: Final[dict[str, Any]] = {
     "Global.log_level": "error",
@@ -72,6 +74,8 @@ _PROVIDERS: Final[Mapping[str, list[Any]]] = {
     # Each line has its own width: to try all algorithms for each takes longer than to run one.
     "cuda": [("CUDAExecutionProvider", {"cudnn_conv_algo_search": "HEURISTIC"}), "CPUExecutionProvider"],
 }
+_KEPT: Final = 3 * 1280 * 960
+"""Numbers of a page up to which the memory that its detection took is kept: some 250 MB."""
 _QUICK, _SIGNS = Path("tiny", "rec", "rec.onnx"), "ppocrv6_tiny_dict.txt"
 _LETTER, _LETTER_AGAIN = 7.0, 10.0
 """Height of small print, in pixels, as the detector sees it: at 3.4 it misses most, larger is no better."""
@@ -181,10 +185,24 @@ def _session(network: Path, device: str) -> onnxruntime.InferenceSession:
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = False  # which would keep the memory of the largest page
+    options.enable_mem_pattern = False  # which plans memory for each size anew, and takes more
     options.log_severity_level = 4
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    return onnxruntime.InferenceSession(network, options, _PROVIDERS[device])
+    return _Session(network, options, _PROVIDERS[device])
+
+
+class _Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no types
+    """A network that keeps its memory from run to run, but not that of a large page.
+
+    Without an arena, the kernel gives and takes memory for each layer: up to a third of the time of detection.
+    """
+
+    def run(self, output_names: Any, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
+        """Run it once."""
+        if sum(one.size for one in input_feed.values()) > _KEPT:
+            run_options = onnxruntime.RunOptions()
+            run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        return super().run(output_names, input_feed, run_options)
 
 
 def read_page(
@@ -265,11 +283,14 @@ def read_pieces(pixels: NDArray[np.uint8], pieces: Sequence[Piece]) -> PageRead:
 
 def _missed_in(by: _Networks, bgr: NDArray[np.uint8], part: Box, words: Sequence[Box]) -> list[Quad]:
     """Return where text stands in a part of a page, seen twice as large, beside the words that are known there."""
+    corners, corner = corners_of(words), np.array([part.left, part.top], np.float32)
+    known = [box_of(*word) for word in (corners - [*corner, *corner]).tolist()]
     crop = bgr[part.top : part.bottom, part.left : part.right]
-    corner = np.array([part.left, part.top], np.float32)
+    if not len(Letters.or_other_ink(np.ascontiguousarray(crop[:, :, ::-1])).beside(known)):
+        return []  # a hundredth of the cost of detection, and mostly so: what a model made up is nowhere
     side = min(_LARGER * max(crop.shape[:2]), _MOST_SIDE)
     found = [quad + corner for quad in _detect(by, np.ascontiguousarray(crop), side)]
-    return [quad for quad in found if _stands_alone(quad, corners_of(words))]
+    return [quad for quad in found if _stands_alone(quad, corners)]
 
 
 def _stands_alone(quad: Quad, corners: Boxes) -> bool:
@@ -364,17 +385,16 @@ def _line(  # noqa: PLR0917  a step of one function
         there = slice(place - len(group), place)
         read = settled(group, signs[there], crop.shape[0])
         is_doubtful = 1 - read.confidence >= calibration().doubtful
+        alone = cache(partial(_scores_alone, by, line, signs, there, crop))
         if by.careful and is_doubtful and any(map(str.isalnum, read.text)):
-            read = confirmed(read, _read(by, enlarged(line, signs, there, crop))[0])
+            read = confirmed(read, decoded(*alone()))
         word = read.characters
         first, last = word[0].middle, word[-1].middle
         half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1 / (2 * len(line))
         start, end = max(0.0, first - half), min(1.0, last + half)
         part = [quad[0] + top * start, quad[0] + top * end, quad[3] + bottom * end, quad[3] + bottom * start]
         box = _box(np.array(part))
-        text, share = read.text, 1.0
-        if asked:
-            text, share = _as_written(by, text, enlarged(line, signs, there, crop), asked)
+        text, share = _as_written(read.text, alone, asked) if asked else (read.text, 1.0)
         words.append(Word(text=text, box=box, confidence=read.confidence * share))
         if read.other:
             others[box] = read.other
@@ -382,7 +402,7 @@ def _line(  # noqa: PLR0917  a step of one function
     return Line(text=text, box=_box(quad), confidence=confidence, words=tuple(words)) if words else None
 
 
-def _as_written(by: _Networks, text: str, picture: NDArray[np.uint8], asked: Piece) -> tuple[str, float]:
+def _as_written(text: str, scores_alone: Callable[[], _Scores], asked: Piece) -> tuple[str, float]:
     """Return a word as the page's text has it, if its ink may as well be that, and how likely that is."""
     read = text.strip(_AROUND)
     near = get_close_matches(read, asked.written, _MOST_CLOSE, _CLOSE)
@@ -390,7 +410,7 @@ def _as_written(by: _Networks, text: str, picture: NDArray[np.uint8], asked: Pie
         return text, 1.0
     if read != _on_line(read):  # raised signs are told apart by where they stand, not by this network
         return text.replace(read, next((one for one in near if _on_line(one) == _on_line(read)), read)), 1.0
-    scores, signs, columns = _scores(by, picture)
+    scores, signs, columns = scores_alone()
     seen = text_of_characters(decoded(scores, signs, columns))
     classes = {sign: number for number, sign in enumerate(signs)}
 
@@ -428,7 +448,12 @@ def _read(by: _Networks, crop: NDArray[np.uint8]) -> tuple[list[Character], floa
     return characters, float(np.mean([one.confidence for one in characters])) if characters else 0.0
 
 
-def _scores(by: _Networks, crop: NDArray[np.uint8]) -> tuple[NDArray[np.float32], Sequence[str], float]:
+def _scores_alone(by: _Networks, *word: Any) -> _Scores:
+    """Return what the network says of a word of a line that it sees by itself."""
+    return _scores(by, enlarged(*word))
+
+
+def _scores(by: _Networks, crop: NDArray[np.uint8]) -> _Scores:
     """Return what the network says of the columns of a line, of which signs, and over how many the line stretches."""
     recogniser = by.model.text_rec
     ratio = crop.shape[1] / crop.shape[0]

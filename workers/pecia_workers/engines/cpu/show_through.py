@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -34,7 +35,7 @@ class BackOfPage:
 
     def __init__(self, pixels: NDArray[np.uint8], read_mirrored: Callable[[Quad], tuple[str, float]]) -> None:
         """`read_mirrored` returns what a piece says in the mirror, and how sure that is."""
-        self._grey = pixels[:, :, 1]
+        self._grey = np.ascontiguousarray(pixels[:, :, 1])
         self._read_mirrored = read_mirrored
         self._own = 0.0
         self._palest_kept = 0.0
@@ -103,9 +104,14 @@ class BackOfPage:
         """Return by how much a piece's ink differs from its paper."""
         (left, top), (right, bottom) = quad.min(axis=0).astype(int), quad.max(axis=0).astype(int)
         crop = self._grey[max(0, top) : bottom + 1, max(0, left) : right + 1]
-        levels = np.sort(crop, axis=None)  # by counting: a third of what `np.percentile` takes of small crops
-        places = (levels.size - 1) * np.array([0.03, 0.9])
-        darkest, paper = np.interp(places, np.arange(levels.size), levels) if crop.size else (0.0, 0.0)
+        if not crop.size:
+            return 0.0
+        up_to = cv2.calcHist([crop], [0], None, [256], [0, 256]).cumsum()  # many times faster than to sort
+        places = (crop.size - 1) * np.array([0.03, 0.9])
+        low, high = (
+            np.searchsorted(up_to, ends, side="right") for ends in (np.floor(places), np.ceil(places))
+        )
+        darkest, paper = low + (high - low) * (places % 1)
         return float(paper - darkest)
 
 
