@@ -51,6 +51,7 @@ class Header(TypedDict):
     pieces: tuple[Line, ...]
     unread: tuple[Box, ...]
     barcodes: tuple[object, ...]
+    attachments: int
     witness: tuple[Block, ...]
     blank: bool
 
@@ -60,7 +61,7 @@ PAGE = Form(header=TypeAdapter(Header), build=lambda page: PageImage(**page), ar
 HEAD = struct.Struct("!?I")
 VALID = (
     b'{"pixels":[1,1,3],"rotation":0,"skew":0.0,"scale":1.0,"blocks":[],"doubts":[],"pieces":[],"unread":[],'
-    b'"witness":[],"blank":false}'
+    b'"barcodes":[],"attachments":0,"witness":[],"blank":false}'
 )
 
 

@@ -155,7 +155,12 @@ class CharacterReader:
         )
 
     def _is_drawn(self, index: int) -> bool:
-        """Return whether a space has a glyph that is not empty: its font names a sign so."""
+        """Return whether a level or upright space has a glyph that is not empty: its font names a sign so."""
+        raw.FPDFText_GetMatrix(self._text, index, self._matrix)
+        if min(abs(self._matrix.a), abs(self._matrix.b)) > _NO_GLYPH * max(
+            abs(self._matrix.a), abs(self._matrix.b)
+        ):
+            return False
         left, right, bottom, top = self._four
         raw.FPDFText_GetCharBox(self._text, index, left, right, bottom, top)
         return bool(min(right.value - left.value, top.value - bottom.value) > _LEAST_DRAWN)
