@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_workers.media.layer_characters import Character, Rectangle
+from pecia_workers.media.layer_characters import Character
 from pecia_workers.media.layer_text import gap_between
 
 _COMMON: Final = 0.35
@@ -23,8 +23,8 @@ _LIKE_SIZE: Final = 1.5
 """How much larger one of their fonts is at most: a watermark is larger."""
 _LEAST_COVERED: Final = 4
 _DASHES: Final = "-\u2010\u2011\u2012\u2013\u2014\u2212/\\"
-_CELL: Final = 2.0
-"""Side of a cell in which characters are looked for, by their font's size."""
+_BESIDE: Final = 6
+"""How many characters further along a row of print one may stand that another is drawn over."""
 
 _CONTRAST: Final = 48
 """Grey levels by which a mark is darker than the paper beside it."""
@@ -41,46 +41,43 @@ def letters_over_letters(characters: Sequence[Character | None]) -> set[int]:
 
     Bold print that is drawn twice, a shadow and the accent over its letter are none.
     """
-    cells: dict[tuple[int, int], list[int]] = {}
+    some = [
+        (place, one)
+        for place, one in enumerate(characters)
+        if one and not one.is_turned and (one.code.isalnum() or one.code in _DASHES)
+    ]
+    if not some:
+        return set()
+    places = np.array([place for place, _ in some])
+    boxes = np.array([one.box for _, one in some])
+    origins = np.array([one.origin for _, one in some])
+    sizes, orders = np.array([(one.size, one.order) for _, one in some]).T
+    letters = np.array([one.code.isalnum() for _, one in some])
+    codes = np.array([one.code for _, one in some])
     found: set[int] = set()
-    for place, one in enumerate(characters):
-        if one is None or one.is_mark or one.is_turned or not (one.code.isalnum() or one.code in _DASHES):
-            continue
-        side = _CELL * one.size
-        across, down = int(one.origin[0] // side), int(one.origin[1] // side)
-        near = (
-            cells.get((x, y), ()) for x in range(across - 1, across + 2) for y in range(down - 1, down + 2)
-        )
-        below = {at for places in near for at in places if (other := characters[at]) and _is_over(one, other)}
-        found |= {place, *below} if below else set()
-        cells.setdefault((across, down), []).append(place)
+    for offset in (0.0, 0.5):  # those of a line stand in one row at least, and beside each other in it
+        rows = np.floor(origins[:, 1] / np.median(sizes) + offset)
+        sorted_ = np.lexsort((boxes[:, 0], rows))
+        for step in range(1, _BESIDE):
+            one, other = sorted_[step:], sorted_[:-step]
+            wide, high = (
+                np.minimum(boxes[one], boxes[other])[:, 2:] - np.maximum(boxes[one], boxes[other])[:, :2]
+            ).T
+            widths = boxes[:, 2] - boxes[:, 0]
+            areas, size = widths * (boxes[:, 3] - boxes[:, 1]), np.maximum(sizes[one], sizes[other])
+            moved = np.abs(origins[one] - origins[other]).max(axis=1)
+            is_same = (codes[one] == codes[other]) & (moved <= _TWICE * size)
+            is_narrow = np.minimum(widths[one], widths[other]) < _NARROW * size
+            is_over = (
+                (np.maximum(wide, 0) * np.maximum(high, 0) > _COMMON * np.minimum(areas[one], areas[other]))
+                & (orders[one] != orders[other])
+                & (letters[one] | letters[other])
+                & (size <= _LIKE_SIZE * np.minimum(sizes[one], sizes[other]))
+                & ~is_same
+                & ~(is_narrow & letters[one] & letters[other])
+            )
+            found.update(places[one[is_over]].tolist(), places[other[is_over]].tolist())
     return found if len(found) >= _LEAST_COVERED else set()
-
-
-def _is_over(one: Character, other: Character) -> bool:
-    moved = max(abs(one.origin[0] - other.origin[0]), abs(one.origin[1] - other.origin[1]))
-    if one.order == other.order or (one.code == other.code and moved <= _TWICE * one.size):
-        return False
-    if not (one.code.isalnum() or other.code.isalnum()):
-        return False
-    if max(one.size, other.size) > _LIKE_SIZE * min(one.size, other.size):
-        return False
-    narrower = min(one.box[2] - one.box[0], other.box[2] - other.box[0])
-    if narrower < _NARROW * one.size and not {one.code, other.code}.intersection(_DASHES):
-        return False
-    common = _area(
-        (
-            max(one.box[0], other.box[0]),
-            max(one.box[1], other.box[1]),
-            min(one.box[2], other.box[2]),
-            min(one.box[3], other.box[3]),
-        )
-    )
-    return common > _COMMON * min(_area(one.box), _area(other.box))
-
-
-def _area(box: Rectangle) -> float:
-    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
 
 
 def drawn_signs(characters: Sequence[Character | None], grey: NDArray[np.uint8]) -> Iterator[tuple[int, str]]:
