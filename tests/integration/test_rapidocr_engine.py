@@ -315,6 +315,31 @@ def test_blurred_numbers_are_what_the_text_has_unless_their_ink_says_otherwise()
         assert taken(small, wrong, usual=True) == 0
 
 
+@pytest.mark.usefixtures("own_templates")
+def test_an_l_is_no_i_because_the_text_has_one() -> None:
+    words = ["Klda", "Klt7", "Rlda", "Rlt7", "h4lB4", "h4lda", "7blB4", "halB4"]
+    image = Image.new("RGB", (900, 200), "white")
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(20)
+    boxes = []
+    for number, word in enumerate(words):
+        at = 60 + number % 4 * 200, 40 + number // 4 * 80
+        draw.text(at, word, fill="black", font=font)
+        left, top, right, bottom = map(round, draw.textbbox(at, word, font=font))
+        boxes.append(Box(left=left - 4, top=top - 4, right=right + 4, bottom=bottom + 4))
+    page = np.asarray(image)
+
+    with witness_process() as (_, read_again):
+
+        def read(texts: list[str]) -> list[str]:
+            pieces = [
+                Piece(corners=corners(box), words=(box,), written=(text,))
+                for box, text in zip(boxes, texts, strict=True)
+            ]
+            return [line.text for line in read_again(page, pieces)]
+
+        assert read([word.replace("l", "I") for word in words]) == read(words) == words
+
+
 def corners(box: Box) -> tuple[float, ...]:
     return box.left, box.top, box.right, box.top, box.right, box.bottom, box.left, box.bottom
 

@@ -198,6 +198,10 @@ def test_of_equal_values_each_has_its_own_place() -> None:
         ("\u00b9\u00b3 The age", "3 The age", Verdict.OK),
         ("\u00b9\u00b3 The age", "8 The age", Verdict.REVIEW),
         ("of 5 m\u00b2 then", "of 5 m then", Verdict.REVIEW),
+        *(
+            (f"of 5.1 10{power}/l then", "of 5.1 10/l then", Verdict.REVIEW)
+            for power in "\u00b9\u00b2\u00b3\u2070\u2074\u2075\u2076\u2077\u2078\u2079"
+        ),
     ],
 )
 def test_the_number_of_a_note_is_no_value_and_a_power_is(written: str, seen: str, verdict: Verdict) -> None:

@@ -53,7 +53,7 @@ _NOISE: Final = 0.5
 _FOREIGN: Final = 0.2
 """Share of words in unknown scripts from which the witness reports no missing text."""
 _UNKNOWN: Final = re.compile(
-    r"[^\W\d_\u0000-\u024f\u1e00-\u1eff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaffµ\u03bc]"
+    r"[^\W\d_\u0000-\u024f\u1e00-\u1eff⁰⁴-⁹\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaffµ\u03bc]"
 )
 """Letters of scripts that the CPU engine does not read."""
 _OXYGEN: Final = re.compile(r"\b(p|pC|[pP][aevt]C?|S[pavc]|Fi|etC)02\b")

@@ -423,6 +423,8 @@ def _as_written(text: str, scores_alone: Callable[[], _Scores], asked: Piece) ->
 
     others = {text.replace(read, _on_line(one)) for one in near}
     other = max(sorted(others), key=likelihood)
+    if other.replace("I", "l") == text.replace("I", "l"):
+        return text, 1.0  # most faces draw both alike: the scores tell them apart by words alone
     share = math.exp(min(0.0, likelihood(other) - max(likelihood(text), likelihood(seen))))
     # A blurred comma looks like a point, and either gets lost: no point that is not seen, and no less of both, is true.
     commas, points = (text.count(sign) - other.count(sign) for sign in ",.")
