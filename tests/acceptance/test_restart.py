@@ -174,11 +174,12 @@ def test_a_review_goes_on(beside: Beside) -> None:
 
 
 def test_pages_since_the_last_good_canary_are_read_again(
-    own_state: Path, ready_cluster: Callable[[Path], None], drawn: Draw
+    own_state: Path, ready_cluster: Callable[[Path], None], drawn: Draw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those that wait for their canary when the fleet is stopped; and not by a model that fails its first."""
     home = own_state / "canaries"
     home.mkdir(mode=0o711)
+    monkeypatch.setenv("PECIA_HOME", str(home))  # the other tests' fleet runs too
     ready_cluster(home / "postgres")
     reader, waits, goes_on = Reader(), threading.Event(), threading.Event()
     held, again = list[str](), list[str]()
