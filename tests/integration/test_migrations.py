@@ -187,6 +187,8 @@ def test_tables_without_a_migration_are_left(empty_database_url: str, migrate: C
     pecia_migrations.upgrade(empty_database_url)
     with psycopg.connect(empty_database_url) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0012'")
-    with pytest.raises(pecia_migrations.RevisionError, match=r"'0012'.* by `pecia migrate` of commit 1c7db438"):
+    with pytest.raises(
+        pecia_migrations.RevisionError, match=r"'0012'.* by `pecia migrate` of commit 1c7db438"
+    ):
         migrate(empty_database_url)
     assert tables_in(empty_database_url) == {*described(), "alembic_version"}
