@@ -337,7 +337,7 @@ _LEAST_LONG: Final = 5
 
 @lru_cache(maxsize=4096)
 def number_key(written: str) -> str:
-    """Return a number without what is written differently: spaces, strokes, letters that look like digits."""
+    """Return a number in one spelling: no spaces or strokes, and a digit for each letter that looks like one."""
     return "".join(filter(str.isalnum, written.upper())).translate(_SAME_SHAPE)
 
 

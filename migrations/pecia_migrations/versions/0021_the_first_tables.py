@@ -207,9 +207,9 @@ CREATE TABLE revisions (
 CREATE INDEX revisions_part_id_number_idx ON revisions (part_id, number)
 """
 
-# A submit holds its payloads and looks which were released lately in the statement that writes its jobs. A function
-# that may change the database sees with each of its statements what was committed until then; a statement by itself
-# would look with eyes from before it waited for the locks. These are those of `pecia_schemas.discards`.
+# A submit locks its payloads and looks up which were released lately, in the statement that writes its jobs. Each
+# statement of a volatile function has a snapshot of its own; a single statement keeps its snapshot from before it
+# waited for the locks. These are those of `pecia_schemas.discards`.
 _HOLD_PAYLOADS = """
 CREATE FUNCTION hold_payloads(wanted text[]) RETURNS SETOF text LANGUAGE plpgsql AS $$ BEGIN
     PERFORM pg_advisory_xact_lock_shared(1885692777, bucket)

@@ -29,7 +29,7 @@ _IN_FLIGHT: Final = 200
 _JOURNAL: Final = ".pecia"
 
 Report = Callable[[str, AnyJob | None, str | None, Failure | str | None], None]
-"""Called when a document is over, with its name, job and result's place, and why it failed."""
+"""Reports a document that has ended: its name, its job, where its result is, and why it failed."""
 
 
 @dataclass(slots=True)

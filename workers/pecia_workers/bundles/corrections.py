@@ -65,7 +65,7 @@ class _Added:
         self._astray = {page for pages in conflicts for page in pages}
 
     def to(self, part: DocumentPart, pages: Collection[int], *, unsure: Iterable[int]) -> DocumentPart:
-        """Return a document with these pages too, in doubt there and at those where it is unsure what is new says."""
+        """Return the document with these pages added. They are in doubt, and so are the `unsure` pages."""
         conflict = {
             page for page in pages if page in self._astray or {*self.signs[page].patients} - {part.patient}
         }

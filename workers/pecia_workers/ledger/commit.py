@@ -184,7 +184,7 @@ async def commit_parts(
 
 
 def _keep_split(connection: Connection, part: ClaimedPart, split: Split) -> None:
-    """Promise notices of a bundle's documents. Of one that people corrected before they are the next revision."""
+    """Promise notices of a bundle's documents. They are the next revision if people corrected the bundle before."""
     if split.revision:
         number, own = connection.execute(_NEXT_REVISION, {"job_id": part.job_id}).scalar_one(), new_id()
         last = split.revision.model_copy(update={"number": number})

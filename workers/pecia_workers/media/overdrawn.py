@@ -95,20 +95,14 @@ def drawn_signs(characters: Sequence[Character | None], grey: NDArray[np.uint8])
         gap = None if before is None else gap_between(before, one)
         edge = one.box[0] - 1.5 * _REACH * one.size
         start = edge if before is None or gap is None else max(edge, before.box[2])
-        for left, width, high, above in _marks(one, start, grey):
-            is_near = one.box[0] - (left + width) <= _REACH * one.size
-            wide, tall = width / one.size, high / one.size
-            follows_digit = before is not None and gap is not None and before.code.isdecimal()
-            if follows_digit and gap is not None and gap <= _REACH and _is_within(max(wide, tall), _POINT):
-                if _is_within(above, _POINT_PLACE):
-                    yield place, "."
-            elif (
-                not follows_digit
-                and is_near
-                and _is_within(wide, _MINUS)
-                and _is_within(tall, _MINUS_HIGH)
-                and _is_within(above, _MINUS_PLACE)
-            ):
+        follows_digit = before is not None and gap is not None and before.code.isdecimal()
+        for left, width, height, above in _marks(one, start, grey):
+            wide, tall, away = (side / one.size for side in (width, height, one.box[0] - left - width))
+            is_point = _is_within(max(wide, tall), _POINT) and _is_within(above, _POINT_PLACE)
+            is_minus = _is_within(wide, _MINUS) and _is_within(tall, _MINUS_HIGH)
+            if follows_digit and is_point and gap is not None and gap <= _REACH:
+                yield place, "."
+            elif not follows_digit and is_minus and away <= _REACH and _is_within(above, _MINUS_PLACE):
                 yield place, "-"
 
 

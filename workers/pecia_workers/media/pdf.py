@@ -364,8 +364,8 @@ class TextLayer:
     def lines(self, scale: float = 1.0) -> tuple[Line, ...]:
         """Return pieces of lines without wide gaps, in the file's order, on the page as it is after scaling."""
         lines = layer_text.lines_of(self.characters, scale)
-        left_to_bottom = (tuple(scale * side for side in strike) for strike in self.strikes)
-        return with_drawn_strikes(lines, cast("Iterator[Rectangle]", left_to_bottom))
+        strikes = [(scale * x0, scale * y0, scale * x1, scale * y1) for x0, y0, x1, y1 in self.strikes]
+        return with_drawn_strikes(lines, strikes)
 
     def doubts(self, scale: float = 1.0) -> tuple[Doubt, ...]:
         """Return the values that may not be what the layer says, on the page as it is after scaling."""

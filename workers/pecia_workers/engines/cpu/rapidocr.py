@@ -55,7 +55,7 @@ from pecia_workers.protocol.base import Piece
 Quad = NDArray[np.float32]
 """Four corners of a piece of text: top left, top right, bottom right, bottom left of the text."""
 _Scores: TypeAlias = tuple[NDArray[np.float32], Sequence[str], float]
-"""Of the columns of a line: what the network says of them, of which signs, and over how many the line stretches."""
+"""The network's scores of a line by column and sign, the signs, and how many columns the line takes."""
 
 _PARAMS: Final[dict[str, Any]] = {
     "Global.log_level": "error",

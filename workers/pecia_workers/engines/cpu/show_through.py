@@ -18,7 +18,7 @@ Quad: TypeAlias = NDArray[np.float32]
 _WEAK: Final = 0.75
 """Contrast, by that of the page's own print, below which a piece may be of the back."""
 _DARK: Final = 120.0
-"""The same in levels on a page without print of its own: one that is mirrored itself is darker."""
+"""Contrast, in levels, from which a mirrored piece is not of the back, on a page without print of its own."""
 _SURE, _UNSURE = 0.9, 0.8
 """Confidence from which a piece is own print, and below which a piece as pale as the back is on the back."""
 _MIRRORED, _BETTER = 0.8, 0.05
