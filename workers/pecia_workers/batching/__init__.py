@@ -1,1 +1,1 @@
-"""What a part costs an engine, and which parts run together."""
+"""Admission of requests to the engine: what they cost, and which run together."""

@@ -1,9 +1,9 @@
-"""Whether a request may enter the engine beside all that is in it.
+"""Admission: whether a request may enter the engine beside those inside.
 
-Three bounds, all by what each request has written so far: its KV cache must hold them to their ends; at most two
-steps' worth of prompts waits inside it to be read, so that everything else can still be overtaken; and while an urgent
-request is inside, lower lanes begin at a share of its time. Pages that all fit would otherwise be inside at once, and
-an urgent one would wait for each of their prompts whatever its priority there.
+Three bounds, by the tokens that each request has written so far: the KV cache must hold all requests to their ends;
+unread prompts inside the engine are at most two steps long, so that requests outside can be overtaken; and while an
+urgent request is inside, lower lanes start only within a share of the engine's time. Without the last two, all pages
+that fit would be inside at once, and an urgent page would wait for each of their prompts, whatever its priority there.
 """
 
 from bisect import insort
@@ -15,49 +15,49 @@ from pecia_schemas.states import Lane
 from pecia_workers.protocol.base import Budget
 
 BESIDE_URGENT: Final = 0.1
-"""Share of an engine's time in which lower lanes begin while an urgent request is in it, unless a setting says else."""
+"""Default share of the engine's time in which lower lanes start while an urgent request is inside."""
 LOOK_AGAIN_S: Final = 0.03
-"""After which a request that was held is looked at again: nothing calls when a prompt has been read."""
+"""Seconds after which held requests are checked again: no event tells when a prompt has been read."""
 _STEPS_UNREAD: Final = 2
 _URGENT: Final = Lane.URGENT.rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A request that waits or runs."""
+    """A waiting or running request."""
 
     id: str
     prompt: int
-    """Tokens it reads."""
+    """Tokens of its prompt."""
     output: int
-    """Tokens it is expected to write, which its time in the engine goes by."""
+    """Expected output tokens, which determine its time in the engine."""
     longer: Callable[[int], int] | None = None
-    """Returns what it is expected to write in all once it has written so much; None: it stays at `output`."""
+    """Returns its expected output in all, given the tokens written so far; None: always `output`."""
     rank: int
-    """Of its lane: smaller is sooner."""
+    """Rank of its lane: smaller is sooner."""
     arrived: float
-    """Seconds, by the clock of the caller."""
+    """Arrival, in seconds by the caller's clock."""
 
     @property
     def tokens(self) -> int:
-        """What it takes of the KV cache when it ends as expected."""
+        """Tokens of KV cache at its expected end."""
         return self.prompt + self.output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity(Budget):
-    """What the engine can hold, all of it, and how far what it holds has come."""
+    """The engine's whole capacity, and the progress of running requests."""
 
     written: Mapping[str, int] = field(default_factory=dict)
     """Tokens that each request has written; a missing request counts as 0."""
 
 
 Growth = tuple[int, int]
-"""Of one request: tokens that it will still write, and what it holds, with what its blocks leave empty."""
+"""Growth of one request: remaining output tokens, and tokens held, including unused space in its blocks."""
 
 
 def peak(growths: Iterable[Growth], full: float = 1.0) -> float:
-    """Return the most that requests, in the order of what they will write, hold at a time; a token takes `full`."""
+    """Return the peak of tokens held by requests, sorted by remaining output; each token takes `full`."""
     held, most = 0, 0.0
     for number, (left, holds) in enumerate(reversed(list(growths)), start=1):
         held += holds
@@ -66,7 +66,7 @@ def peak(growths: Iterable[Growth], full: float = 1.0) -> float:
 
 
 class Admission:
-    """Starts what fits beside all that runs, at one moment: the room tells how far each has come."""
+    """Starts requests that fit beside the running ones at one moment; the capacity has the progress of each."""
 
     def __init__(self, items: dict[str, Item], capacity: Capacity) -> None:
         self._items = items
@@ -90,28 +90,28 @@ class Admission:
 
 
 class UnreadPrompts:
-    """Bounds the prompts that wait inside an engine to be read, and holds lower lanes while an urgent request is there.
+    """Bounds unread prompts inside an engine, and holds lower lanes back while an urgent request is inside.
 
-    Of the engine's time lower lanes keep a share meanwhile. Its progress is the clock: the time in which it has read
-    the last prompt of a lower lane, less that of the prompts before it, is what that request took of the share.
+    Lower lanes keep a share of the engine's time meanwhile, measured by its progress: the time until the last prompt of
+    a lower lane was read, less that of the prompts before it, is charged to the share.
     """
 
     def __init__(self, beside_urgent: float) -> None:
-        """Take 1 for the share to hold no lane back."""
+        """Set the share of lower lanes; 1 holds no lane back."""
         self._share = beside_urgent
         self._last: Item | None = None
-        """The last of a lower lane that began, until its prompt has been read."""
+        """The last started request of a lower lane, until its prompt has been read."""
         self._began_at = self._next_at = 0.0
         self._own = 0.0
-        """Its share of the prompts that were to be read when it began."""
+        """Its share of the unread prompts at its start."""
 
     def allow(self, item: Item, running: Mapping[str, Item], capacity: Capacity) -> bool:
-        """Return whether few enough tokens wait before this request's."""
+        """Return whether few enough unread tokens are ahead of this request."""
         step = capacity.step_tokens
         return step is None or _unread(item, running, capacity) < _STEPS_UNREAD * step
 
     def yield_to(self, running: Mapping[str, Item], item: Item, capacity: Capacity, now: float) -> bool:
-        """Return whether a request is held for an urgent running one, at `now`, in seconds."""
+        """Return whether a request is held for a running urgent one, at `now`, in seconds."""
         if item.rank <= _URGENT or capacity.step_tokens is None or self._share >= 1:
             return False
         if all(other.rank > _URGENT for other in running.values()):
@@ -124,20 +124,20 @@ class UnreadPrompts:
         return now < self._next_at
 
     def begin(self, item: Item, running: Mapping[str, Item], capacity: Capacity, now: float) -> None:
-        """Note that a request begins; it is among those that run."""
+        """Record the start of a request, which is among the running ones."""
         if item.rank > _URGENT:
             self._last, self._began_at = item, now
             self._own = item.prompt / max(1, _unread(item, running, capacity))
 
 
 def _unread(item: Item, running: Mapping[str, Item], capacity: Capacity) -> int:
-    """Return the tokens of prompts in the engine that it reads before this request's, or with it."""
+    """Return the unread prompt tokens in the engine that it reads before or with this request's prompt."""
     ahead = (other for other in running.values() if other.rank <= item.rank)
     return sum(other.prompt for other in ahead if not capacity.written.get(other.id))
 
 
 def _growths(items: Iterable[Item], capacity: Capacity) -> list[Growth]:
-    """Return how each request grows. Without calls in the loop: it runs whenever one of hundreds of requests ends."""
+    """Return the growth of each request. Without calls in its loop: it runs at each request's end."""
     growths = []
     written, block, layers = capacity.written, capacity.block, capacity.layers
     half = (block - 1) // 2

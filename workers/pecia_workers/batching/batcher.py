@@ -1,4 +1,4 @@
-"""Between the stages and the engine: a request is made ready, priced, waits for its room, and is metered."""
+"""Batcher between the stages and the engine: prepares requests, computes their cost, queues, admits and meters them."""
 
 import asyncio
 import math
@@ -24,11 +24,11 @@ from pecia_workers.protocol.parts import Done, Outcome, Spent
 log = structlog.get_logger(__name__)
 
 Priced = Callable[[UUID, int], None]
-"""Called with a part and what it takes of the engine's budget, in tokens."""
+"""Called with a part and its cost in the engine's budget, in tokens."""
 
 
 class Batcher:
-    """Admits requests to one engine by a policy. For the loop that the engine runs on."""
+    """Admits requests to one engine by a policy. To be used on the engine's loop."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class Batcher:
 
     @property
     def memory(self) -> float:
-        """Share of the engine's budget for which it has memory, as far as is known."""
+        """Share of the engine's budget for which it is known to have memory."""
         return self._headroom.memory
 
     async def generate(self, request: base.EngineRequest) -> base.Generation:
-        """Return the text, once there was room for the request. Raises `EngineError`.
+        """Return the text, after waiting for capacity. Raises `EngineError`.
 
-        A request that ran out of memory among others waits for room once more.
+        A request that ran out of memory beside others waits for capacity again.
         """
         expected = self._lengths.expected(request.workload)
         fitted = await self._engine.fit(replace(request, expected_output_tokens=expected))
@@ -93,7 +93,7 @@ class Batcher:
         return replace(generation, waited_s=waited, shrunk_to=shrunk_to)
 
     def found_dead(self) -> None:
-        """Note the parts that were in the engine when it died; waiting parts are not suspected."""
+        """Record the parts that were in the engine when it died; waiting parts are not suspected."""
         if self.died_on is None:
             self.died_on = self._headroom.parts
 
@@ -155,7 +155,7 @@ class Batcher:
 
 
 class Packing:
-    """Mean use of the KV cache over the time in which requests waited for it; of the slots where there is no cache."""
+    """Mean use of the KV cache, or of the slots without one, over the time in which requests waited."""
 
     def __init__(self) -> None:
         self._used = 0.0
@@ -170,7 +170,7 @@ class Packing:
         return self._used_s / self._waited_s if self._waited_s else None
 
     def look(self, used: float, now: float, *, waiting: int) -> None:
-        """Take note of the share in use at `now`, in seconds, while so many requests wait for room."""
+        """Record the share in use at `now`, in seconds, while so many requests wait for capacity."""
         if self._backlog:
             passed = now - self._since
             self._waited_s += passed
@@ -179,7 +179,7 @@ class Packing:
 
 
 class EngineWatch:
-    """Shows what an engine says of itself, of which some figures are sums since its start."""
+    """Exports an engine's own figures, some of which are sums since its start."""
 
     def __init__(self, engine: str) -> None:
         self._engine = engine
@@ -191,7 +191,7 @@ class EngineWatch:
         return self._last.kv_used
 
     def saw(self, load: base.Load, share: float) -> None:
-        """Take over one look at the engine, and the share of its budget that may be used."""
+        """Record the engine's load, and the share of its budget that may be used."""
         metrics.ENGINE_RUNNING.labels(self._engine).set(load.running)
         metrics.ENGINE_WAITING.labels(self._engine).set(load.waiting)
         if load.kv_used is not None:
@@ -218,7 +218,7 @@ class _Reading:
 
 
 class Meter:
-    """Adds up, part by part, what its generators' answers took. For one loop."""
+    """Adds up the use of its generators' answers for each part. For one loop."""
 
     def __init__(self) -> None:
         self._readings: dict[UUID, _Reading] = {}
@@ -228,9 +228,9 @@ class Meter:
         return _Metered(generator, self._readings)
 
     def spent(self, part: UUID, queued_s: float) -> Spent | None:
-        """Return the tokens and seconds of this attempt, which waited for so long; None if no engine was asked.
+        """Return the tokens and seconds of this attempt, less the time it waited; None if no engine was called.
 
-        A request that failed counts with its seconds: what it wrote until then is unknown.
+        A failed request counts its seconds only, since its tokens are unknown.
         """
         reading = self._readings.get(part)
         if reading is None:
@@ -240,7 +240,7 @@ class Meter:
         return Spent(engine=reading.engine, usage=reading.usage, timings=timings)
 
     def settled(self, part: UUID, outcome: Outcome) -> Outcome:
-        """Return a result with the time its requests waited for capacity counted as waiting; others as they are."""
+        """Return a result with its requests' wait for capacity counted as waiting, other outcomes unchanged."""
         reading = self._readings.get(part)
         if reading is None or not isinstance(outcome, Done) or isinstance(outcome.content, Split):
             return outcome
@@ -253,7 +253,7 @@ class Meter:
 
 
 def _without_waiting(timings: Timings, waited: float) -> Timings:
-    """Return the timings, waiting subtracted from the engine's; several requests may have waited at once."""
+    """Return the timings with waiting moved out of the engine's time; several requests may have waited at once."""
     queued, engine = timings.queued + waited, max(0.0, timings.engine - waited)
     return timings.model_copy(update={"queued": queued, "engine": engine})
 
@@ -286,7 +286,7 @@ class _Metered:
 
 
 def generated(engine: str, generation: base.Generation, seconds: float) -> None:
-    """Count what one request took; `seconds` with its wait for room."""
+    """Count the use of one request; `seconds` includes its wait for capacity."""
     usage = generation.usage
     metrics.PROMPT_TOKENS.labels(engine).inc(usage.prompt)
     metrics.CACHED_TOKENS.labels(engine).inc(usage.cached)

@@ -1,7 +1,7 @@
-"""What a worker learns of its engine, and shares with others: lengths of output, and memory that it ran out of.
+"""Figures that a worker learns about its engine and shares: output lengths, and the share of memory that is safe.
 
-Lengths are counted on a logarithmic grid, four steps to the doubling, so that an expectation is at most a fifth too
-high and a count of many workers is the sum of theirs.
+Lengths are counted on a logarithmic grid, four steps to the doubling, so that an estimate is at most a fifth too high,
+and counts of workers can be added.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from pecia_workers.protocol.base import Budget, Load
 STEPS: Final = 69
 """Steps of the grid; the last ends at 131,072 tokens."""
 HALF_LIFE: Final = 2_000
-"""Observations after which an older one counts half."""
+"""Number of observations after which an older one counts half."""
 ENOUGH: Final = 20
 """Observations needed before an estimate is used."""
 _STEPS_PER_DOUBLING: Final = 4
@@ -46,7 +46,7 @@ def length_of(step: int) -> int:
 
 
 def quantile(sums: Sequence[float], share: float, first: int = 0) -> int:
-    """Return the length that `share` of the counted answers does not exceed, among those in `first` or a later step.
+    """Return the length that `share` of the counted answers do not exceed, among those in `first` or a later step.
 
     `sums` has for each step the count of all before it, and last the total, which must not be 0.
     """
@@ -55,24 +55,24 @@ def quantile(sums: Sequence[float], share: float, first: int = 0) -> int:
 
 
 class LearnedLengths:
-    """What one worker knows: what the fleet has learned, and what it has seen itself since."""
+    """Output lengths known to one worker: the fleet's counts, and its own observations since."""
 
     def __init__(self, share: float) -> None:
-        """Expect the length that `share` of a workload's output does not exceed."""
+        """Estimate lengths by the quantile `share` of a workload's outputs."""
         self._share = share
         self._known: dict[str, list[float]] = {}
         self._seen: dict[str, list[float]] = {}
         self._expected: dict[str, list[int]] = {}
 
     def observe(self, workload: str, tokens: int) -> None:
-        """Take note of an output that came to its own end."""
+        """Record the length of an output that was not cut off."""
         self._seen.setdefault(workload, [0.0] * STEPS)[step_of(tokens)] += 1
         self._expected.pop(workload, None)
 
     def expected(self, workload: str, written: int = 0) -> int:
-        """Return the length to reckon with, in tokens, for an output that has so many already.
+        """Return the estimated length, in tokens, of an output that has `written` tokens already.
 
-        A request longer than any seen is expected to write a quarter of its length more.
+        A request longer than any observed one is expected to grow by a quarter of its length.
         """
         lengths = self._expected.get(workload)
         if lengths is None:  # for each step, of an output that falls into it or a later one; 0: none was seen
@@ -100,7 +100,7 @@ class LearnedLengths:
         self._expected.clear()
 
     def put_back(self, seen: Mapping[str, list[float]]) -> None:
-        """Keep what could not be shared."""
+        """Keep observations that could not be shared."""
         self._expected.clear()
         for workload, weights in seen.items():
             mine = self._seen.setdefault(workload, [0.0] * STEPS)
@@ -108,11 +108,11 @@ class LearnedLengths:
 
 
 _REGROWTH: Final = 0.002
-"""Of the room, for each second since the engine ran out of memory: all of it is back after eight minutes."""
+"""Share of the budget regained in each second since the engine ran out of memory: all of it after eight minutes."""
 _BACK_OFF: Final = 0.95
 _LEAST: Final = 0.5
 _GROWTH: Final = 0.02
-"""Of the budget, for each second in which the cache is not full."""
+"""Share of the budget regained in each second in which the cache is not full."""
 _FULL: Final = 0.95
 
 
@@ -121,31 +121,31 @@ class _Guest:
     part: UUID | None
     tokens: int
     shortages: int
-    """How many there had been when it entered."""
+    """Shortages of memory before it entered."""
     alone: bool
 
 
 class Headroom:
-    """Shares of the budget that may be used, of which the smaller counts; both grow again with time.
+    """Limits the share of the budget in use, by memory and by the KV cache; both limits recover with time.
 
-    The budget of memory is half of the use when memory ran out. A request that ran out of memory waits for room once
-    more, so its part neither fails nor has to be decoded again. That of the cache is smaller after each preemption:
-    admission rests on expected lengths; where answers turn out longer, as when a fleet has learned none yet, the cache
-    overflows, and whatever the engine preempts it computes twice.
+    The limit for memory drops to half of the use at which memory ran out; the request waits for capacity again, so that
+    its part neither fails nor is decoded again. The limit for the cache drops with each preemption: admission relies on
+    expected lengths, and where answers are longer, as in a new fleet, the cache overflows and the engine computes
+    preempted requests twice.
     """
 
     def __init__(self, memory: float = 1.0) -> None:
         self.memory = memory
         self.cache = 1.0
         self.engine_died = False
-        """Whether the engine ended with several requests in it, perhaps for want of memory."""
+        """Whether the engine died with several requests inside, perhaps for lack of memory."""
         self._inside: dict[str, _Guest] = {}
         self._shortages = 0
         self._preempted = 0
         self._looked: float | None = None
 
     def capacity(self, budget: Budget, load: Load, now: float) -> Capacity:
-        """Return the remaining budget at `now`, in seconds; never less than one request needs."""
+        """Return the usable budget at `now`, in seconds; never less than one request needs."""
         passed = 0.0 if self._looked is None else now - self._looked
         self._looked = now
         self.memory = min(1.0, self.memory + _REGROWTH * passed)
@@ -172,7 +172,7 @@ class Headroom:
         return frozenset(guest.part for guest in self._inside.values() if guest.part)
 
     def enter(self, request_id: str, tokens: int, part: UUID | None = None) -> None:
-        """Take note that a request, of a part, entered the engine."""
+        """Record that a part's request entered the engine."""
         for guest in self._inside.values():
             guest.alone = False
         self._inside[request_id] = _Guest(
@@ -184,9 +184,9 @@ class Headroom:
         self._inside.pop(request_id, None)
 
     def ran_out(self, request_id: str, budget: Budget) -> bool:
-        """Take note that there was no memory for a request that is still inside; return whether fewer may do better.
+        """Record that memory ran out for a request inside; return whether it may succeed beside fewer others.
 
-        All that were inside together run out together: the share shrinks once for all of them.
+        Requests that were inside together run out together: the share shrinks once for all of them.
         """
         guest = self._inside[request_id]
         if guest.alone:
@@ -201,9 +201,9 @@ class Headroom:
         return True
 
     def died(self, request_id: str) -> None:
-        """Take note that the engine died on a request that is still inside: the share is for the next one then.
+        """Record that the engine died with a request inside; the smaller share is for the next engine.
 
-        It is halved whatever was in use, for memory need not have been the cause; if it was alone, the page was.
+        The share is halved whatever was in use, as memory may not be the cause; if the request was alone, its page is.
         """
         guest = self._inside[request_id]
         if not guest.alone and guest.shortages == self._shortages:
@@ -216,9 +216,9 @@ class Headroom:
 async def shared_lengths(
     database: AsyncEngine, share: float, *, every_s: float = 5.0
 ) -> AsyncIterator[LearnedLengths]:
-    """Yield lengths that begin with the fleet's estimates; publish new observations at times, and at the end.
+    """Yield lengths that start with the fleet's counts; share new observations periodically and at the end.
 
-    `share` is that of `LearnedLengths`. What Postgres cannot take now is published later.
+    `share` is that of `LearnedLengths`. Observations that Postgres cannot store now are shared later.
     """
     lengths = LearnedLengths(share)
 
@@ -248,7 +248,7 @@ async def shared_lengths(
 
 @asynccontextmanager
 async def inherited_headroom(database: AsyncEngine, worker: WorkerIdentity) -> AsyncIterator[Headroom]:
-    """Yield a limit that begins where the last engine died, and keep it for the next engine if this one dies."""
+    """Yield a limit that starts at the share recorded when the last engine died, and record it if this engine dies."""
     headroom = Headroom()
     with outage_suppressed():  # an engine that took minutes to start is not stopped for this
         headroom.memory = await memory_left(database, host=worker.host, engine=worker.engine or "")

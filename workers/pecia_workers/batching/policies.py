@@ -1,14 +1,13 @@
-"""When a waiting request may enter the engine: four policies over the same room.
+"""Four policies that decide when a waiting request may enter the engine.
 
-None of them has a clock or a lock: time is passed in, so that a simulator runs the very same objects. All of them keep
-to the room they are shown, by the most that all that runs will come to, but for one: a request larger
-than all of it runs alone, and its `Start` says so.
+None has a clock or a lock: time is passed in, so that the simulator runs the same objects. All keep the peak use of
+running requests within the capacity, with one exception: a request larger than the capacity runs alone, which its
+`Start` states.
 
-All that write write one token an iteration, so what they hold grows together and falls whenever one ends: it is largest
-just before an end. Source: the future required memory of LightLLM's scheduler (arXiv 2507.10150). The cache is given
-out in blocks, so each counts with what it will leave empty of its last one, and with half a block at least: that is
-what it leaves empty in the mean while it writes. Layers with a sliding window keep the end of a request alone: they
-count with what they will have at its end, from its start.
+All requests write one token an iteration, so their use grows together and falls whenever one ends: it peaks just before
+an end. Source: the future required memory of LightLLM's scheduler (arXiv 2507.10150). The cache is allocated in blocks,
+so each request counts the empty rest of its last block, and half a block at least, its mean while writing. Layers with
+a sliding window keep only the end of a request: they count its use at the end from the start.
 """
 
 import math
@@ -30,11 +29,11 @@ from pecia_workers.batching.admission import (
 )
 
 MOST_OVERTAKEN: Final = 64
-"""How many later arrivals may start before a request whose turn it then is, whatever its lane."""
+"""Number of later arrivals that may start before a request; then it is next, whatever its lane."""
 
 
 class Waiting:
-    """Few enough to be looked through: what waits here has been claimed already, the backlog stays in Redis."""
+    """The waiting requests. Few enough for linear search: all have been claimed, the backlog stays in Redis."""
 
     def __init__(self) -> None:
         self._items: dict[str, Item] = {}
@@ -46,7 +45,7 @@ class Waiting:
 
     @property
     def mean_tokens(self) -> float:
-        """Mean size of what waits."""
+        """Mean size of the waiting requests."""
         return self.tokens / max(1, len(self._items))
 
     @property
@@ -55,7 +54,7 @@ class Waiting:
         return next(iter(self._items.values()), None)
 
     def add(self, item: Item) -> None:
-        """Let a request wait, behind all that came before it."""
+        """Append a request."""
         self._items[item.id] = item
         self._overtaken[item.id] = 0
         self.tokens += item.tokens
@@ -67,7 +66,7 @@ class Waiting:
             del self._overtaken[item_id]
 
     def take(self, item: Item) -> None:
-        """Remove a request that starts; those that came before it have been overtaken."""
+        """Remove a request that starts; earlier arrivals count as overtaken."""
         for earlier in self._items:
             if earlier == item.id:
                 break
@@ -75,11 +74,11 @@ class Waiting:
         self.remove(item.id)
 
     def was_overtaken(self, item: Item) -> bool:
-        """Return whether so many others have started before a request that its turn has come."""
+        """Return whether enough later arrivals have overtaken a request that it is next."""
         return self._overtaken[item.id] >= MOST_OVERTAKEN
 
     def in_order(self) -> list[Item]:
-        """Return what waits, next first."""
+        """Return the waiting requests, next first."""
 
         def turn(item: Item) -> float:  # requests overtaken too often come first, whatever their lane
             return -math.inf if self.was_overtaken(item) else item.rank
@@ -87,7 +86,7 @@ class Waiting:
         return sorted(self._items.values(), key=turn)
 
     def next_lane(self) -> list[Item]:
-        """Return the waiting requests of the lane whose turn it is, by arrival; one overtaken too often, alone."""
+        """Return the waiting requests of the next lane, by arrival; a request overtaken too often comes alone."""
         if not self._items:
             return []
         head = self.in_order()[0]
@@ -96,13 +95,13 @@ class Waiting:
         return [item for item in self._items.values() if item.rank == head.rank]
 
     def like_head(self) -> list[Item]:
-        """Return the next request, then the others by how near they are to it in size; there must be one."""
+        """Return the next request, then the others by similarity to its size. At least one must wait."""
         head, *others = self.in_order()
         return [head, *sorted(others, key=lambda item: abs(item.tokens - head.tokens))]
 
 
 class PolicyName(StrEnum):
-    """The policies there are."""
+    """Names of the policies."""
 
     CONTINUOUS = "continuous"
     SHORTEST = "shortest"
@@ -112,7 +111,7 @@ class PolicyName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A request that enters the engine now."""
+    """A request to enter the engine now."""
 
     item: Item
     oversize: bool = False
@@ -120,21 +119,21 @@ class Start:
 
 
 _TOGETHER: Final = 4
-"""Requests for which each batch has tokens, however little room there is."""
+"""Requests of mean size that each batch holds, however little capacity there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Bounds of a batch; the defaults are those of the product's requirements, but for the tokens."""
+    """Bounds of a batch; the defaults, except for `tokens`, are those of the product's requirements."""
 
     least: int = 10
     most: int = 100
     tokens: float | None = None
-    """Most tokens of a batch; a single request that is larger makes a batch of its own. None: a share of the room."""
+    """Most tokens of a batch; a larger request makes a batch of its own. None: a share of the capacity."""
     concurrent: int = 20
-    """Batches in the engine at a time."""
+    """Batches in the engine at the same time."""
     window_s: float = 0.1
-    """How long the first of a batch waits for others."""
+    """How long the first request of a batch waits for others."""
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self:
@@ -148,9 +147,9 @@ class BatchLimits:
         )
 
     def tokens_of(self, capacity: Capacity, mean_tokens: float) -> float:
-        """Return the most tokens of a batch, where what waits has this mean size.
+        """Return the most tokens of a batch, where waiting requests have this mean size.
 
-        The batches that run at a time share the room, but not so finely that each holds fewer than a few requests.
+        The batches that run at the same time share the capacity, but each holds at least a few requests.
         """
         if self.tokens is not None:
             return self.tokens
@@ -159,12 +158,12 @@ class BatchLimits:
         return max(capacity.tokens / self.concurrent, _TOGETHER * mean_tokens)
 
     def size(self, tokens: float, mean_tokens: float) -> int:
-        """Return how many requests of this mean size make a full batch of so many tokens."""
+        """Return how many requests of this mean size fill a batch of so many tokens."""
         return max(self.least, int(min(self.most, tokens / max(1.0, mean_tokens))))
 
 
 class Policy(ABC):
-    """Decides what enters; called for everything that arrives, leaves and ends."""
+    """Decides which requests enter the engine; called on each arrival, withdrawal and end."""
 
     def __init__(self) -> None:
         self._queue = Waiting()
@@ -177,28 +176,28 @@ class Policy(ABC):
 
     @property
     def running(self) -> int:
-        """How many have started and not been withdrawn."""
+        """How many have started and not ended."""
         return len(self._running)
 
     def offer(self, item: Item) -> None:
-        """Note that a request waits."""
+        """Add a waiting request."""
         self._queue.add(item)
 
     def withdraw(self, item_id: str) -> None:
-        """Forget a request, waiting or started; an unknown request is ignored."""
+        """Remove a request, waiting or started; an unknown request is ignored."""
         self._queue.remove(item_id)
         self._running.pop(item_id, None)
 
     @abstractmethod
     def start(self, now: float, capacity: Capacity) -> list[Start]:
-        """Return what enters at this moment; it counts as started."""
+        """Return the requests to enter now; they count as started."""
 
     def due(self, now: float) -> float | None:  # noqa: ARG002
-        """Return in how many seconds `start` is to be asked again though nothing changes; None: never."""
+        """Return in how many seconds to call `start` again although nothing changes; None: never."""
         return None
 
     def _starts(self, items: Iterable[Item], capacity: Capacity) -> list[Start]:
-        """Take requests that start from those that wait."""
+        """Remove the starting requests from the waiting ones."""
         starts = []
         for item in items:
             self._queue.take(item)
@@ -209,14 +208,14 @@ class Policy(ABC):
 
 
 class ContinuousPolicy(Policy):
-    """Starts the next request as soon as it fits; nothing behind it goes first, so nothing starves."""
+    """Starts the next request as soon as it fits; no later one goes first, so none starves."""
 
     def __init__(self, beside_urgent: float = BESIDE_URGENT) -> None:
-        """Let lower lanes begin at this share of the engine's time while an urgent request is in it."""
+        """Set the share of the engine's time in which lower lanes start while an urgent request is inside."""
         super().__init__()
         self._unread = UnreadPrompts(beside_urgent)
         self._held = False
-        """Whether the next request waits until the engine has read more."""
+        """Whether the next request waits for the engine to read more prompts."""
 
     def start(self, now: float, capacity: Capacity) -> list[Start]:
         """Return the requests that fit, by lane and arrival; a request overtaken too often yields to none."""
@@ -234,7 +233,7 @@ class ContinuousPolicy(Policy):
         return starts
 
     def due(self, now: float) -> float | None:  # noqa: ARG002
-        """Return when a request that was held is looked at again."""
+        """Return when to check a held request again."""
         return LOOK_AGAIN_S if self._held else None
 
     def _following(self, capacity: Capacity) -> Item | None:  # noqa: ARG002  the order of arrival knows no room
@@ -244,10 +243,10 @@ class ContinuousPolicy(Policy):
 class ShortestPolicy(ContinuousPolicy):
     """Starts the requests expected to write least, but keeps enough of them to run beside the longest.
 
-    Shortest first makes the mean wait least and ends badly: the longest start last, and one after the other ends with
-    the engine empty beside them. So a longer one starts as soon as the shorter that wait are no longer enough to fill
-    the engine while it runs. What is known is each request's expected length, and only of those that have been claimed.
-    Within a lane; a request that 64 later ones have overtaken is next, however long it is.
+    Shortest first minimises the mean wait but ends badly: the longest start last and run in an engine that empties. So
+    a longer request starts as soon as the waiting shorter ones no longer fill the engine while it runs. Known are the
+    expected lengths of claimed requests only. Applies within a lane; a request that 64 later ones have overtaken is
+    next, however long it is.
     """
 
     def _following(self, capacity: Capacity) -> Item | None:
@@ -269,10 +268,10 @@ class ShortestPolicy(ContinuousPolicy):
 
 
 class BatchPolicy(Policy):
-    """Closes a batch when it is full or its first request has waited for the window; refills when one has ended.
+    """Closes a batch when it is full or its first request has waited for the window; a new batch starts when one ends.
 
-    With `similar` the batch is filled up with requests of about the size of its first, which is always the one whose
-    turn it is: the others are overtaken, it is not.
+    With `similar` a batch is filled with requests of about the size of its first, which is always the next request and
+    therefore never overtaken.
     """
 
     def __init__(self, limits: BatchLimits, *, similar: bool) -> None:
@@ -280,10 +279,10 @@ class BatchPolicy(Policy):
         self._limits = limits
         self._similar = similar
         self._batches: list[set[str]] = []
-        """Requests of each that is running."""
+        """Requests of each running batch."""
 
     def withdraw(self, item_id: str) -> None:
-        """Forget a request; with the last of its batch the batch has ended."""
+        """Remove a request; the batch ends with its last."""
         super().withdraw(item_id)
         for batch in self._batches:
             batch.discard(item_id)
@@ -312,12 +311,12 @@ class BatchPolicy(Policy):
         return starts
 
     def due(self, now: float) -> float | None:
-        """Return when the window of the request that has waited longest ends."""
+        """Return when the window of the longest waiting request ends."""
         end = self._window_end()
         return end - now if end is not None and now < end else None
 
     def _window_end(self) -> float | None:
-        """Return until when a batch waits for more; None if nothing waits, or no further batch may run."""
+        """Return when a batch stops waiting for more requests, or None if none waits or no further batch may run."""
         oldest = self._queue.oldest
         if oldest is None or len(self._batches) >= self._limits.concurrent:
             return None
@@ -328,9 +327,9 @@ _STATIC: Final = BatchLimits(least=8, most=8, tokens=math.inf, concurrent=1, win
 
 
 def policy_named(name: PolicyName, limits: BatchLimits, beside_urgent: float = BESIDE_URGENT) -> Policy:
-    """Return a policy; a static one has batches of one size and runs one at a time.
+    """Return the policy of this name; the static one runs batches of a fixed size, one at a time.
 
-    Batches yield to no urgent request: they start together.
+    Batches do not yield to urgent requests: their requests start together.
     """
     match name:
         case PolicyName.CONTINUOUS:

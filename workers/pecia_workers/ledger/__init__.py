@@ -1,1 +1,1 @@
-"""Every SQL statement of the fleet. Postgres is the truth; what it has not committed has not happened."""
+"""Every SQL statement of the fleet. Postgres is the source of truth: uncommitted work counts as not done."""

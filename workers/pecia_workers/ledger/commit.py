@@ -1,8 +1,8 @@
-"""A part that was claimed, what came of it, and the commit of both.
+"""Commit of finished parts.
 
 Result, part, events, job counters and callbacks of a group are written in one transaction.
 
-A group is one JSON parameter: psycopg would spend more on lists as arrays than Postgres on the statement.
+A group is one JSON parameter: encoding arrays would cost psycopg more than the statement costs Postgres.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _KEEP = text(
 
 
 def keep_results(connection: Connection, parts: Mapping[UUID, bytes]) -> None:
-    """Keep the results of these parts by their keys, where there is none yet.
+    """Store the results of these parts under their cache keys, unless a key has a result.
 
-    The last statement of its transaction: it may wait for another worker's commit, which then waits for nothing here.
+    Must be the transaction's last statement: it may wait for another worker's commit, and must then block nobody.
     """
     if parts:
         connection.execute(_KEEP, {"keys": list(parts.values()), "parts": list(parts)})
@@ -58,12 +58,12 @@ _ADDED = {f"{name}_tokens": "int" for name in (*TokenUsage.model_fields, "saved"
 _REPLACED = {"engine": "text", "first_token_s": "float"}
 
 COLUMNS = ", ".join(f"{name} {kind}" for name, kind in (_ADDED | _REPLACED).items())
-"""Columns of `parts` with their types, as `jsonb_to_recordset` wants them."""
+"""Columns of `parts` with their types, in the form that `jsonb_to_recordset` takes."""
 _ADD_TO_PART = ", ".join(
     [f"{name} = coalesce(parts.{name} + chosen.{name}, chosen.{name}, parts.{name})" for name in _ADDED]
     + [f"{name} = coalesce(chosen.{name}, parts.{name})" for name in _REPLACED]
 )
-"""For `moving`: attempts add up, but for the engine and the first token, which are the last's."""
+"""For `moving`: figures of attempts add up, except the engine and the first token, which are the last attempt's."""
 
 
 _LOCK_JOBS = text(
@@ -140,8 +140,8 @@ async def commit_parts(
 ) -> tuple[set[Fence], dict[UUID, JobState]]:
     """Commit a group, all of it or nothing.
 
-    Returns the attempts whose outcome was taken, as the others had been overtaken or were no longer this worker's; and
-    the jobs that were touched, with their state now.
+    Returns the attempts whose outcome was stored (the others were overtaken, or another worker's by now), and the
+    changed jobs with their new states.
     """
     job_ids = list({finished.part.job_id for finished in group})
 
@@ -184,7 +184,7 @@ async def commit_parts(
 
 
 def _keep_split(connection: Connection, part: ClaimedPart, split: Split) -> None:
-    """Promise notices of a bundle's documents. They are the next revision if people corrected the bundle before."""
+    """Add notices of a bundle's documents to the outbox; they are the next revision of a bundle that was corrected."""
     if split.revision:
         number, own = connection.execute(_NEXT_REVISION, {"job_id": part.job_id}).scalar_one(), new_id()
         last = split.revision.model_copy(update={"number": number})
@@ -195,7 +195,7 @@ def _keep_split(connection: Connection, part: ClaimedPart, split: Split) -> None
 
 
 def _rows(group: Sequence[Finished]) -> str:
-    """Return the group as a JSON array. A result is JSON already, and is put in as it is."""
+    """Return the group as a JSON array; results are JSON already and inserted unchanged."""
     rows = []
     for finished in group:
         part, outcome, content = finished.part, finished.outcome, "null"

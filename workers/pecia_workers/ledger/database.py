@@ -1,4 +1,4 @@
-"""The fleet's connection to Postgres, and what to do while it is away."""
+"""The fleet's connection to Postgres, and retries while Postgres is unavailable."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ _BACKOFF = Backoff(first_s=0.1, longest_s=2.0)
 
 
 STATEMENT_TIMEOUT = timedelta(seconds=8)
-"""How long a worker waits for an answer on a connection that does not break, so that it works again within 15 s."""
+"""How long a worker waits for an answer on a connection that hangs; short enough that it works again within 15 s."""
 
 _QUESTION_TIMEOUT = timedelta(seconds=4)
 
@@ -41,8 +41,8 @@ def open_database(
 ) -> AsyncEngine:
     """Return an engine for the running loop. A dead connection is noticed before it is used.
 
-    A statement that takes longer than `timeout`, or a transaction that says nothing for so long, is given up. The
-    pool replaces a connection that does not answer within `ping`, or four seconds if that is less.
+    A statement that takes longer than `timeout`, or a transaction that is idle for so long, is aborted. The pool
+    replaces a connection that does not answer within `ping`, at most four seconds.
     """
     engine = create_async_engine(
         connecting.sqlalchemy_url(database_url),
@@ -58,7 +58,7 @@ def open_database(
 
 
 def open_for_questions(database_url: str, *, timeout: timedelta = _QUESTION_TIMEOUT) -> Engine:
-    """Return an engine for those without a loop: each question is asked on a connection of its own."""
+    """Return an engine for callers without an event loop: each statement gets a connection of its own."""
     engine = create_engine(
         connecting.sqlalchemy_url(database_url),
         connect_args=connecting.CONNECT_ARGS,
@@ -70,7 +70,7 @@ def open_for_questions(database_url: str, *, timeout: timedelta = _QUESTION_TIME
 
 
 def answers(database_url: str) -> bool:
-    """Return whether Postgres does."""
+    """Return whether Postgres answers."""
     with connecting.outage_suppressed(), open_for_questions(database_url).connect() as connection:
         connection.execute(text("SELECT 1"))
         return True
@@ -78,13 +78,13 @@ def answers(database_url: str) -> bool:
 
 
 async def fetch(database: AsyncEngine, statement: TextClause, **values: Any) -> Sequence[Row[Any]]:
-    """Return what one statement finds. Nothing is committed: a reply that is lost after the rows loses nothing."""
+    """Return the rows of one statement. Nothing is committed, so a lost reply loses nothing."""
     async with database.connect() as connection:
         return (await connection.execute(statement, values)).all()
 
 
 async def fetch_changed(database: AsyncEngine, statement: TextClause, **values: Any) -> Sequence[Row[Any]]:
-    """Run one statement as a transaction; return the rows that it says it changed."""
+    """Run one statement as a transaction; return the changed rows, by its RETURNING clause."""
     async with database.begin() as connection:
         return (await connection.execute(statement, values)).all()
 
@@ -96,19 +96,19 @@ async def change(database: AsyncEngine, statement: TextClause, **values: Any) ->
 
 
 class Outage:
-    """Whether this process waits for Postgres: then it claims nothing, and is not hung."""
+    """Whether this process waits for Postgres: meanwhile it claims nothing, and does not count as hung."""
 
     def __init__(self) -> None:
         self._waiting = 0
 
     @property
     def is_on(self) -> bool:
-        """Whether something waits now."""
+        """Whether anything waits for Postgres now."""
         return self._waiting > 0
 
     @contextmanager
     def noted(self, error: Exception) -> Iterator[None]:
-        """Count the block as part of an outage, and say why if it is the first."""
+        """Count the block as part of an outage; the first block logs the reason."""
         if not self.is_on:
             if connecting.is_transient(error):
                 log.warning("database_unavailable", error=connecting.name_of(error))
@@ -122,15 +122,15 @@ class Outage:
 
 
 OUTAGE = Outage()
-"""This process's. Written on the loop alone, read on any thread."""
+"""The outage as this process sees it. Written only on the loop, read on any thread."""
 
 
 async def retry_unavailable(run: Callable[[], Awaitable[R]], *, limit_s: float | None = None) -> R:
-    """Run it, and again for as long as Postgres is unavailable, or its schema or rights are not ours.
+    """Run `work`, and repeat it while Postgres is unavailable or its schema or grants do not fit.
 
-    Finished work waits here instead of being thrown away. What is run must be safe to repeat after it has been
-    committed but not acknowledged: the fence sees to that. Raises what refuses this statement alone, and, if it takes
-    too long by itself for `limit_s` in all, what ended it: that is no outage, others succeed meanwhile.
+    Finished work waits here instead of being lost. The work must be safe to repeat when its commit was not
+    acknowledged: the fence ensures that. Raises an error that concerns this statement alone, and the timeout of a
+    statement that has taken `limit_s` in all: that is no outage, since other statements succeed meanwhile.
     """
     failed = 0
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The ledger as one worker sees it: claims and commits in groups, and nothing is thrown away while Postgres is away."""
+"""The ledger of one worker: claims and commits in groups, and keeps finished work while Postgres is unavailable."""
 
 import asyncio
 import json
@@ -173,7 +173,7 @@ _CORRECTED = text("SELECT id, content FROM revisions WHERE part_id = :part_id OR
 
 
 COMMIT_LIMIT_S = 60.0
-"""How long the commit of a part alone is tried although it takes too long; then the part fails."""
+"""How long the commit of a single part is repeated when it times out; then the part fails."""
 
 
 class PartLostError(Exception):
@@ -184,9 +184,9 @@ log = structlog.get_logger(__name__)
 
 
 class Ledger:
-    """Claims, commits and requeues the parts of one worker. For the loop that made the database engine.
+    """Claims, commits and requeues the parts of one worker. To be used on the loop that made the database engine.
 
-    Results are encrypted under their job's data key, which `keys` unwrap, if it has one.
+    Results are encrypted under their job's data key, if it has one; `keys` unwrap it.
     """
 
     def __init__(
@@ -209,19 +209,20 @@ class Ledger:
                     await groups.idle()
 
     async def claim(self, part: UUID, deaths: int = 0) -> ClaimedPart | None:
-        """Return the part if it is now this worker's to run; None if there is nothing to do for it.
+        """Claim the part and return it, or None if it must not run.
 
-        `deaths`: workers that died on it, by its message. One that died since makes the message stale: a newer one is
-        there.
+        `deaths`: workers that died on it, according to its message. A later death makes the message stale: a newer
+        message exists.
         """
         return await self._claims((part, deaths))
 
     async def claim_waiting(
         self, stages: Collection[Stage], slots: int, *, without: Collection[UUID] = ()
     ) -> list[ClaimedPart]:
-        """Return up to so many parts that are now this worker's: the first lane first, the oldest first.
+        """Claim up to `slots` parts, by lane and then by age, and return them.
 
-        Without a message: for a Redis that is away. Parts on which a worker died are left out, and those in `without`.
+        Needs no message: for use while Redis is unavailable. Skips parts on which a worker died, and those in
+        `without`.
         """
         claimed: list[ClaimedPart] = []
         values = {"stages": list(stages), "without": list(without)}
@@ -249,9 +250,9 @@ class Ledger:
         ]
 
     async def commit(self, finished: Finished) -> Outcome | None:
-        """Write down what came of a part and return it; None if the part was no longer this worker's.
+        """Store the outcome of a part and return it, or None if the part was no longer this worker's.
 
-        An outcome that Postgres refuses becomes the part's failure. Then that is returned.
+        If Postgres refuses the outcome, stores and returns a failure instead.
         """
         try:
             taken = await self._commits(finished)
@@ -278,7 +279,7 @@ class Ledger:
         return [finished.part.fence in taken for finished in group]
 
     async def document_of(self, part: ClaimedPart) -> PayloadRef | None:
-        """Return the document that the part's job was given, perhaps by another worker; None if it has none yet.
+        """Return the document that some worker fetched for the part's job, or None if none has yet.
 
         Raises `PartLostError` if the part is no longer this worker's.
         """
@@ -291,11 +292,11 @@ class Ledger:
     async def take_in(
         self, part: ClaimedPart, reference: PayloadRef, holds: Callable[[PayloadRef], Awaitable[bool]]
     ) -> PayloadRef:
-        """Give the part's job its document, which was fetched into the store; `holds` asks the store whether it is.
+        """Record the document that was fetched for the part's job; `holds` asks the store whether it has the document.
 
-        Returns the document that the job has now: of two the first, whether this call gave it or another. One that the
-        job has no use for is let go of. Raises `PartLostError` if the part is no longer this worker's,
-        `PayloadMissingError` if the document was removed again; then the job has not changed.
+        Returns the job's document: the first that any worker recorded. A second one is marked for removal. Raises
+        `PartLostError` if the part is no longer this worker's, `PayloadMissingError` if the document was removed from
+        the store; then the job has not changed.
         """
         payloads = {"payloads": [reference.sha256]}
 
@@ -325,7 +326,7 @@ class Ledger:
         return {"id": part.id, "attempt": part.attempt, "worker": self._worker}
 
     async def earlier(self, cache_key: bytes) -> Earlier | None:
-        """Return the result that is kept by this key; None if there is none, or Postgres is away."""
+        """Return the result stored under this cache key, or None if there is none or Postgres is unavailable."""
         with waiting():
             return await self._searches(cache_key)
 
@@ -346,10 +347,10 @@ class Ledger:
         reason: str = "given_back",
         unpublish: bool = False,
     ) -> set[UUID]:
-        """Queue again what this worker still runs of these parts; return which these were.
+        """Queue again those of the parts that this worker still runs; return their ids.
 
-        It is no strike against them, but for those that the worker's engine `died_on`: that counts as a worker's death.
-        The relay publishes those again; all of them, if `unpublish`.
+        Counts no strike, except that parts which the worker's engine `died_on` count a worker's death. The relay
+        publishes these again, or all parts if `unpublish`.
         """
         values = {"ids": list(parts), "died_on": list(died_on), "reason": reason, "unpublish": unpublish}
         values["actor"] = self._worker
@@ -359,7 +360,7 @@ class Ledger:
         }
 
     async def running(self, *, age: timedelta) -> set[UUID]:
-        """Return what runs on this worker, as far as Postgres knows, and was claimed that long ago."""
+        """Return the parts that run on this worker by Postgres's record and were claimed longer ago than that."""
         return {row.id for row in await fetch(self._database, _RUNNING, worker=self._worker, age=age)}
 
     async def revoke(self, part: UUID) -> None:
@@ -378,7 +379,7 @@ class Ledger:
         await self._announce(await retry_unavailable(revoke))
 
     async def withdrawn(self, part: UUID) -> bool:
-        """Return whether a part was cancelled, or erased with its job."""
+        """Return whether the part was cancelled or its job erased."""
         return await self._withdrawals(part)
 
     async def _find_withdrawn(self, parts: Sequence[UUID]) -> list[bool]:
@@ -391,12 +392,12 @@ class Ledger:
         return [Segment.model_validate(content) for content in await self._read(job_id, Stage.CAPTION)]
 
     async def pages(self, job_id: UUID, after: int, limit: int) -> list[Page]:
-        """Return up to `limit` of a job's pages, in order, behind page `after`. Raises `DecryptionError`."""
+        """Return up to `limit` of a job's pages after page `after`, in order. Raises `DecryptionError`."""
         contents = await self._read(job_id, Stage.READ, after=after - 1, limit=limit)
         return [Page.model_validate(content) for content in contents]
 
     async def corrected(self, part: ClaimedPart) -> Split | None:
-        """Return the documents of a bundle as people corrected them; None: they did not. Raises `DecryptionError`."""
+        """Return a bundle's documents as people corrected them, or None if nobody did. Raises `DecryptionError`."""
         rows = await retry_unavailable(partial(fetch, self._database, _CORRECTED, part_id=part.id))
         return Split.model_validate(part.ring.unseal(rows[0].content, rows[0].id)) if rows else None
 
@@ -414,21 +415,21 @@ def _reference(stored: Mapping[str, Any], part: ClaimedPart) -> PayloadRef:
 
 
 async def unheld(database: AsyncEngine, payloads: Collection[str]) -> set[str]:
-    """Return those of the payloads that no job holds."""
+    """Return the payloads that no job refers to."""
     return {payload for (payload,) in await fetch(database, discards.UNHELD, payloads=list(payloads))}
 
 
 def _concerns_the_statement(error: Exception) -> bool:
-    """Return whether other statements, or a smaller one, may succeed now."""
+    """Return whether the error concerns this statement alone: others, or a smaller one, may succeed."""
     return verdict_on(error) is Verdict.REFUSED or exceeds_limit(error)
 
 
 class Grouped(Generic[Item, Answer]):
-    """Calls `run` with up to `most` items at a time, one call after the other, and hands each caller its own answer.
+    """Groups concurrent callers' items: calls `run` with up to `most` at a time and returns each caller its result.
 
-    So one statement serves all who asked while the last one ran.
-    No item waits for others: a single item goes alone. A group that Postgres refuses, or that takes it too long,
-    is halved until the item is found that it refuses. A caller that is cancelled leaves its item in the group.
+    One statement serves all callers that came while the last one ran; an item never waits for a group to fill. A group
+    that Postgres refuses or that times out is halved until the refused item is found. A cancelled caller's item
+    stays in its group.
     """
 
     def __init__(
@@ -449,7 +450,7 @@ class Grouped(Generic[Item, Answer]):
         return await future
 
     async def idle(self) -> None:
-        """Return once no group is in flight, also one whose callers are gone."""
+        """Wait until no group is in flight, not even one whose callers were cancelled."""
         if self._worker:
             await asyncio.wait([self._worker])
 

@@ -1,6 +1,6 @@
-"""The outbox: makes deliveries of notices, claims those that are due, records each try and how receivers stand.
+"""The outbox: turns notices into deliveries, claims due deliveries, records attempts and the state of receivers.
 
-A receiver that fails is paused; a receiver that is gone gets nothing more.
+A failing receiver is paused; a receiver that is gone (410) is disabled.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -70,18 +70,18 @@ _END = text(
 
 
 class ReceiverState(StrEnum):
-    """What a try shows of its receiver."""
+    """What an attempt shows about its receiver."""
 
     WELL = "well"
     FAILING = "failing"
     GONE = "gone"
     UNKNOWN = "unknown"
-    """It was not reached, for a reason on our side."""
+    """Not reached, for a reason on our side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedDelivery:
-    """A callback to try now."""
+    """A callback to attempt now."""
 
     id: UUID
     job_id: UUID | None
@@ -97,31 +97,31 @@ class ClaimedDelivery:
     attempt: int
     """Counted from 1, at the claim; the fence of the recorded outcome."""
     turn: int
-    """The same, but counted anew after a replay."""
+    """The same, counted from 1 again after a replay."""
     claimed_at: datetime
     """By the clock of Postgres."""
     secret: Any = None
-    """The endpoint's, as it is stored."""
+    """The endpoint's signing secret, as stored."""
     former_secret: Any = None
-    """The one before, while it is valid."""
+    """The previous secret, while it is valid."""
     traceparent: str | None = None
     """The span that its job was submitted in."""
     taken: Turn
-    """By which it has its place."""
+    """Identifies the place that it occupies."""
     _received: float = field(default_factory=monotonic)
 
     @property
     def now(self) -> datetime:
-        """The time by the clock of Postgres, as far as a reply to the claim may be late.
+        """The time by the clock of Postgres, to within the delay of the claim's reply.
 
-        This machine's may be wrong: a receiver refuses a signature of another hour.
+        This machine's clock may be wrong, and receivers refuse signatures with a wrong time.
         """
         return self.claimed_at + timedelta(seconds=monotonic() - self._received)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOutcome:
-    """What became of a try."""
+    """The outcome of an attempt."""
 
     state: DeliveryState
     receiver: ReceiverState = ReceiverState.UNKNOWN
@@ -134,12 +134,12 @@ class DeliveryOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """A try, as it is kept."""
+    """A recorded attempt."""
 
     at: datetime
     """When it began."""
     begun: float
-    """The same on this process's monotonic clock, in seconds."""
+    """When it began, by this process's monotonic clock, in seconds."""
     duration: timedelta
     reply: str | None
     """The beginning of the answer's body, if there was one."""
@@ -150,7 +150,7 @@ class PausePolicy:
     """When a receiver is paused, and for how long."""
 
     after: int
-    """Tries that fail, one after the other."""
+    """Consecutive failed attempts."""
     first: timedelta
     """Length of the first pause; each further one is twice as long."""
     longest: timedelta = timedelta(hours=1)
@@ -337,9 +337,9 @@ _GIVE_UP = text(
 
 
 async def fan_out(database: AsyncEngine) -> int:
-    """Make deliveries of some of the notices that wait, of each tenant; return how many notices it looked at.
+    """Make deliveries of some waiting notices of each tenant; return how many notices were examined.
 
-    Each tenant has a transaction of its own, of a bounded size: a death in between repeats and omits nothing.
+    Each tenant has its own transaction of bounded size, so that a crash neither repeats nor omits a notice.
     """
     notices = 0
     for (tenant,) in await fetch(database, _WAITING):
@@ -353,9 +353,9 @@ async def fan_out(database: AsyncEngine) -> int:
 async def claim_deliveries(
     database: AsyncEngine, places: Places, *, most: int = 64, signs: bool, visibility: timedelta
 ) -> list[ClaimedDelivery]:
-    """Return deliveries that are due and have a place, `most` of them, each to this caller alone for `visibility`.
+    """Claim up to `most` due deliveries that have a place; each belongs to this caller alone for `visibility`.
 
-    The caller takes the places. `signs`: whether the fleet has a secret, for webhooks that came with jobs.
+    The caller occupies the places. `signs`: whether the fleet has a secret for webhooks that came with jobs.
     """
     async with database.begin() as connection:
         await connection.execute(_QUEUE, {"most": _AT_A_TIME})
@@ -374,11 +374,11 @@ async def claim_deliveries(
 async def record_outcome(
     database: AsyncEngine, delivery: ClaimedDelivery, outcome: DeliveryOutcome, tried: Try, pause: PausePolicy
 ) -> int | None:
-    """Write down a try and what became of it; return how many other deliveries died with it, their receiver being gone.
+    """Record an attempt and its outcome; return how many other deliveries ended because their receiver is gone.
 
-    None: another worker has taken the delivery over meanwhile, or it was erased. After enough failures the receiver is
-    paused; they are forgotten once it answers, and that its endpoint was gone, unless that was said during this try. If
-    it is gone, its endpoint is disabled, and what waits for that URL ends.
+    None: another worker has taken over the delivery, or it was erased. Enough failures pause the receiver; an answer
+    clears them, and also the mark that its endpoint was gone, unless that mark was set during this attempt. A gone
+    receiver's endpoint is disabled, and deliveries that wait for that URL end.
     """
     written = {"id": delivery.id, "attempt": delivery.attempt, **asdict(outcome), **asdict(tried)}
     about = {
@@ -407,9 +407,9 @@ async def record_outcome(
 
 
 async def give_up(database: AsyncEngine, *, age: timedelta) -> int:
-    """End some deliveries that were promised, or replayed last, longer ago than `age`; return how many.
+    """End some deliveries that were made, or last replayed, longer ago than `age`; return how many.
 
-    Hosts that failed so long ago for the last time are forgotten: nothing waits for them.
+    Also deletes the records of hosts whose last failure is that old: nothing waits for them.
     """
     async with database.begin() as connection:
         await connection.execute(_FORGET, {"age": age})

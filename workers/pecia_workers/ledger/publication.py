@@ -1,8 +1,8 @@
-"""Publication: which queued parts Redis should hold, which of them are due, and which it has lost.
+"""Publication: which queued parts Redis should hold, which are due, and which Redis has lost.
 
-Redis holds a bounded window of each stage and lane; the relay fills it from what waits here. Parts that were claimed
-before come first, then flow after flow, each with as much as the others. No statement waits for a row that a worker
-holds: the next look finds it.
+Redis holds a bounded window of each stage and lane; the relay fills it from the parts queued here. Parts that were
+claimed before come first, then flow after flow with equal shares. No statement waits for a row that a worker has
+locked: the next run finds it.
 """
 
 import json
@@ -24,11 +24,11 @@ _RELAY_LOCK = 0x7065_6369_61  # "pecia": one relay at a time, in whichever proce
 _ROWS_PER_FETCH = 5_000
 _LOCK = text("SELECT pg_try_advisory_xact_lock(:key)")
 REQUESTED = "unnest(CAST(:ids AS uuid[]), CAST(:attempts AS int[])) AS requested (id, attempt)"
-"""SQL: parts and attempts that a statement is about, from the parameters that `requested` returns."""
+"""SQL: the parts and attempts of a statement, from the parameters that `requested` returns."""
 
 
 def _set_unlocked(sets: str, chosen: str) -> TextClause:
-    """Return SQL that sets columns of the chosen parts, but for those that another transaction has locked."""
+    """Return SQL that sets columns of the chosen parts and skips those locked by another transaction."""
     return text(
         f"""
     WITH chosen AS ({chosen} FOR NO KEY UPDATE OF parts SKIP LOCKED)
@@ -117,14 +117,14 @@ _FORGET_FLOWS = text(
 
 
 async def is_free(connection: AsyncConnection) -> bool:
-    """Return whether no other relay is at work; keep others out until the transaction ends."""
+    """Return whether no other relay runs; if so, exclude others until the transaction ends."""
     return bool((await connection.execute(_LOCK, {"key": _RELAY_LOCK})).scalar_one())
 
 
 async def due_parts(
     connection: AsyncConnection, spaces: Sequence[ListSpace]
 ) -> list[tuple[PartMessage, int]]:
-    """Return the parts to publish, each with the number of attempts that were made at it."""
+    """Return the parts to publish, each with the number of its attempts so far."""
     await connection.execute(_RIPEN, {"limit": _ROWS_PER_FETCH})
     lists = json.dumps([asdict(space) for space in spaces], default=str)
     return [
@@ -145,7 +145,7 @@ async def due_parts(
 
 
 async def mark_published(connection: AsyncConnection, parts: Sequence[Fence]) -> None:
-    """Write down that messages of these parts went out."""
+    """Record that messages of these parts were published."""
     if parts:
         await connection.execute(_MARK, requested(parts))
 
@@ -158,17 +158,17 @@ class Expected:
     before: datetime
     """By Postgres's clock."""
     in_doubt: bool
-    """Whether a worker ended so lately that it may have had parts which are in neither."""
+    """Whether a worker ended so recently that it may have had parts that are in neither Redis nor Postgres's count."""
 
 
 async def expected_in_redis(database: AsyncEngine, *, grace: timedelta, lately: timedelta) -> Expected:
-    """Return what Redis should hold, published longer than `grace` ago; in doubt if a worker ended `lately`."""
+    """Count the parts published longer than `grace` ago that Redis should hold; in doubt if a worker ended `lately`."""
     (row,) = await fetch(database, _EXPECTED, grace=grace, lately=lately)
     return Expected(parts=row.parts, before=row.before, in_doubt=row.in_doubt)
 
 
 async def unpublish(database: AsyncEngine, parts: Collection[str], *, before: datetime) -> None:
-    """Hand parts to the relay again that were published before that moment."""
+    """Mark parts that were published before that moment for the relay to publish again."""
     ids = list(parts)
     async with database.begin() as connection:
         for start in range(0, len(ids), _ROWS_PER_FETCH):

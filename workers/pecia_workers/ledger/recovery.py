@@ -1,12 +1,11 @@
-"""Recovery: judges which workers are dead, requeues their parts, ends the jobs whose time is over.
+"""Recovery: decides which workers are dead, requeues their parts, ends expired jobs.
 
-What ends or is queued again is locked as a commit locks it, jobs before parts and each by id, so that no two wait for
-each other; all of it is safe with any number of instances. A job that many workers commit to is locked nearly always:
-it is waited for.
+Rows are locked in the order in which a commit locks them, jobs before parts and each by id, so that no deadlock arises;
+any number of instances may run. A job that many workers commit to is locked nearly always, so its lock is waited for.
 
-A worker is dead if its heartbeat stood still over a lease of uninterrupted watching, or at once if its process is gone
-from this machine. Only the judge's own monotonic clock is read. An outage of Postgres interrupts the watch, and so does
-a Postgres that is read-only: for one lease after it no worker is taken for dead, and a live worker has beaten since.
+A worker is dead if its heartbeat did not change during one lease of uninterrupted watching, or at once if its process
+is gone from this machine. Only the judge's own monotonic clock is used. An outage of Postgres, or a read-only Postgres,
+interrupts the watch: for one lease after it no worker is declared dead, in which live workers renew their heartbeats.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -104,7 +103,7 @@ _WAIT_NO_LONGER = text("SELECT set_config('lock_timeout', '2s', true)")
 
 
 async def find_orphaned(database: AsyncEngine, *, limit: int) -> list[Fence]:
-    """Return running parts whose worker stopped, was taken for dead, or never registered."""
+    """Return running parts whose worker stopped, was declared dead, or never registered."""
     return [(row.id, row.attempt) for row in await fetch(database, _ORPHANED, limit=limit)]
 
 
@@ -113,8 +112,8 @@ async def requeue_orphaned(
 ) -> tuple[int, dict[UUID, JobState]]:
     """Queue the parts again; those on which `max_deaths` workers have died fail as poisoned.
 
-    A worker that stopped of its own will has not died, nor has a worker that registered again. Parts that were
-    claimed meanwhile stay as they are. Returns how many did not, and the jobs of those that failed, with their state.
+    A worker that stopped in order or registered again has not died. Parts that were claimed meanwhile are left alone.
+    Returns how many were changed, and the jobs of those that failed, with their states.
     """
     values = {
         **requested(parts),
@@ -135,7 +134,7 @@ async def requeue_orphaned(
 
 
 async def pardon(database: AsyncEngine, parts: Sequence[ClaimedPart]) -> int:
-    """Take the death of their worker, which lives, back from its claims that did not fail; return how many."""
+    """Undo the counted death of a worker that lives, on its claims that did not fail; return how many."""
     deaths = [part.deaths for part in parts]
     return await change(database, _PARDON, **requested([part.fence for part in parts]), deaths=deaths)
 
@@ -143,10 +142,10 @@ async def pardon(database: AsyncEngine, parts: Sequence[ClaimedPart]) -> int:
 async def expire_jobs(
     database: AsyncEngine, *, limit: int, notify: Callable[[Sequence[UUID]], Awaitable[None]]
 ) -> int:
-    """End up to `limit` jobs whose time is over, with their open parts, and promise their callbacks; return how many.
+    """End up to `limit` expired jobs with their open parts, and add their callbacks to the outbox; return how many.
 
-    Those that another transaction has locked come last, one by one: each lock is waited for, though not for long.
-    `notify` gets the jobs of each transaction at once: a later one may fail.
+    Jobs locked by another transaction come last, one by one, each with a short wait for its lock. `notify` gets the
+    jobs of each transaction immediately, since a later transaction may fail.
     """
     async with database.begin() as connection:
         expired = await connection.run_sync(_expire, _LOCK_FREE, limit)
@@ -184,7 +183,7 @@ _DECLARE_DEAD = text(
 
 
 class Judge:
-    """Takes workers for dead; their parts are queued again, or fail as poisoned. Any number may judge at a time."""
+    """Declares workers dead and requeues their parts or fails them as poisoned. Any number of judges may run."""
 
     def __init__(self, database: AsyncEngine, settings: WorkerSettings, announce: Announce) -> None:
         self._database = database
@@ -195,7 +194,7 @@ class Judge:
         """Seconds between two looks at the workers' heartbeats."""
 
     async def judge(self) -> int:
-        """Look once; return how many parts were taken back."""
+        """Look once; return how many parts were requeued or failed."""
         beats = {row.name: row.seen_at for row in await fetch(self._database, _BEATS)}
         for name in {*self._watch.silent(beats), *filter(is_gone, beats)}:
             if await change(self._database, _DECLARE_DEAD, name=name, seen_at=beats[name]):

@@ -1,6 +1,6 @@
-"""Which key of the fleet wraps what, and how all of it comes under the current one beside a fleet that works.
+"""Key rotation: which fleet key wraps what, and rewrapping under the current key while the fleet works.
 
-Rows are locked in the order of their ids: data keys without their jobs, so that rotation holds up no commit.
+Rows are locked by id; data keys are locked without their jobs, so that rotation delays no commit.
 """
 
 import json
@@ -27,7 +27,7 @@ _NEW = "unnest(CAST(:ids AS uuid[]), CAST(:contents AS text[])) AS new (id, cont
 
 
 class WrappedKind:
-    """A kind of envelopes that the keys of the fleet open themselves."""
+    """A kind of envelope that is encrypted directly under a fleet key."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class WrappedKind:
         write: str,
         wrap: Callable[[Any, UUID, Keyring], str],
     ) -> None:
-        """`due` is true of rows that have such an envelope; `wrap` returns it, as JSON, under the current key."""
+        """`due`: SQL that is true for rows with such an envelope; `wrap` returns it, as JSON, under the current key."""
         rows = f"FROM {table} WHERE {key} > CAST(:after AS uuid)"
         span = f"{rows} AND {key} <= CAST(:last AS uuid) AND {due}"
         former = f"{column}->>'enc' IS DISTINCT FROM :current"
@@ -80,18 +80,18 @@ SECRETS = tuple(_column("endpoints", "endpoints.id", name, "{}") for name in ("s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """How much a key of the fleet wraps; None: no key does."""
+    """How much one fleet key wraps; without a key: what is not encrypted."""
 
     key: str | None
     jobs: int = 0
-    """Data keys of jobs. Without a key: jobs that have no data key, and something to be read."""
+    """Data keys of jobs; without a key: jobs with content and no data key."""
     secrets: int = 0
     """Of endpoints."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Rewrapped:
-    """What a rotation did, and what it left."""
+    """What a rotation rewrapped, and what it left."""
 
     jobs: int = 0
     secrets: int = 0
@@ -100,7 +100,7 @@ class Rewrapped:
 
 
 async def spans(database: AsyncEngine, kind: WrappedKind, *, size: int = _SPAN) -> AsyncIterator[Span]:
-    """Yield all that there is of a kind, so many at a time, in the order of their ids."""
+    """Yield all rows of a kind in spans of bounded size, by id."""
     after = UUID(int=0)
     while rows := await fetch(database, kind.step, after=after, limit=size):
         yield {"after": after, "last": rows[0].id}
@@ -108,7 +108,7 @@ async def spans(database: AsyncEngine, kind: WrappedKind, *, size: int = _SPAN) 
 
 
 async def holdings(database: AsyncEngine) -> list[Holdings]:
-    """Return what each key wraps that wraps something; what no key wraps last."""
+    """Return what each key in use wraps; unencrypted content last."""
     held: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
     for name, kind in _KINDS:
         async for span in spans(database, kind):
@@ -121,9 +121,9 @@ _KINDS = (("jobs", DATA_KEYS), ("jobs", JOBS_WITHOUT), *(("secrets", kind) for k
 
 
 async def rewrap(database: AsyncEngine, keys: Keyring, progress: Callable[[int], None]) -> Rewrapped:
-    """Wrap everything under the current key; `progress` gets how many envelopes were done, span by span.
+    """Rewrap everything under the current key; `progress` is called after each span with the number of envelopes.
 
-    Jobs without a data key get one, wrapped with all of `keys`, under which their content may be.
+    Jobs without a data key get one that wraps all of `keys`, since their content may be encrypted under any of them.
     """
     done = Counter[str]()
     for name, kind in _KINDS:

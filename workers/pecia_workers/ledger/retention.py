@@ -1,8 +1,7 @@
-"""What the fleet keeps no longer: documents, results, events, callbacks, jobs and the audit trail, each by its age.
+"""Retention: erases documents, results, events, callbacks, jobs and audit records, each at its age.
 
-Every statement takes a bounded number of rows, the oldest first, and leaves alone what another transaction has
-locked; so all of it is safe with any number of instances. A step of upkeep ends one kind, transaction by transaction,
-to the end.
+Every statement takes a bounded number of rows, the oldest first, and skips rows that another transaction has locked, so
+any number of instances may run. A step of upkeep erases one kind, transaction by transaction.
 """
 
 import asyncio
@@ -22,19 +21,19 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.database import change, fetch
 
 _JOBS = 500
-"""In one transaction, or jobs of so many parts."""
+"""Jobs in one transaction; also the most parts that these jobs may have."""
 _ROWS = 5_000
 _BATCHES = 1_000
 _PAYLOADS = 2_000
 _REMOVALS_AT_ONCE = 3
 _BUDGET_S = 5.0
-"""How long one step may keep the others waiting."""
+"""How long one step may delay the others."""
 _FORGETS_EVERY_S = 3_600.0
 _SEARCHES_EVERY_S = 86_400.0
 _NEW_BATCH = timedelta(days=1)
-"""A client may be about to put jobs into a batch opened so lately."""
+"""A younger batch may be empty because its client has not added jobs yet."""
 _BEGINNINGS = 256
-"""Of names in the store: two hexadecimal digits."""
+"""First two hexadecimal digits of names in the store."""
 
 Step = Callable[[AsyncEngine], Awaitable[int]]
 
@@ -144,7 +143,7 @@ _POSTPONE = text(
 
 
 async def forget(database: AsyncEngine, kinds: Sequence[TextClause], *, age: timedelta, limit: int) -> int:
-    """Erase records of a kind, such as `RESULTS`, of that age; return the number of jobs, or rows."""
+    """Erase records of a kind, such as `RESULTS`, that are older than `age`; return the number of jobs or rows."""
     return sum([await _let_go(database, kind, age=age, limit=limit) for kind in kinds])
 
 
@@ -160,15 +159,15 @@ async def _let_go(database: AsyncEngine, statement: TextClause, **values: Any) -
 
 
 class PayloadsStayedError(Exception):
-    """The payload store did not let go of some documents; they are tried again."""
+    """The payload store did not delete some documents; they are tried again."""
 
 
 class PayloadStoreSilentError(Exception):
-    """The payload store did not say what it holds; it is asked again."""
+    """The payload store did not list its contents; it is asked again."""
 
 
 def retention_steps(settings: WorkerSettings) -> dict[str, Step]:
-    """Return the steps of each retention period, by name, and the step that removes documents."""
+    """Return a step for each retention period, by name, and the step that removes documents."""
     subjects = {
         "payload_retention": ([PAYLOADS], settings.keep_payloads, _JOBS),
         "result_retention": ([RESULTS], settings.keep_results, _JOBS),
@@ -191,7 +190,7 @@ def retention_steps(settings: WorkerSettings) -> dict[str, Step]:
 
 
 async def _until_nothing_is_left(step: Step, database: AsyncEngine) -> int:
-    """Repeat a step until it finds nothing more, or the others have waited long enough."""
+    """Repeat a step until nothing is left, or until its time is up so that others run."""
     total, until = 0, time.monotonic() + _BUDGET_S
     while done := await step(database):
         total += done
@@ -201,7 +200,7 @@ async def _until_nothing_is_left(step: Step, database: AsyncEngine) -> int:
 
 
 def _daily(step: Step, most: int) -> Step:
-    """Repeat a step until it finds fewer than `most`; then it rests for a day."""
+    """Repeat a step until it finds fewer than `most`; then pause it for a day."""
     rests_until = 0.0
 
     async def run(database: AsyncEngine) -> int:
@@ -216,14 +215,14 @@ def _daily(step: Step, most: int) -> Step:
 
 
 class PayloadRemoval:
-    """Takes documents out of the store that every job has let go of, by retention, a purge or a change of keys."""
+    """Removes documents from the store that no job needs any more, after retention, a purge or a change of keys."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._forgets_at = 0.0
 
     async def __call__(self, database: AsyncEngine) -> int:
-        """Remove what waits for it; return how much. Raises `PayloadsStayedError` if the store refused some of it."""
+        """Remove the documents that wait for removal; return how many. Raises `PayloadsStayedError` if some stayed."""
         if time.monotonic() >= self._forgets_at:
             # By then nothing can be about to submit them.
             await change(database, discards.FORGET, memory=discards.MEMORY)
@@ -235,7 +234,7 @@ class PayloadRemoval:
         at_once = asyncio.Semaphore(_REMOVALS_AT_ONCE)
 
         async def empty(bucket: Sequence[str]) -> tuple[int, int]:
-            """Remove what no job holds and no other process works on; what the store keeps waits behind the others."""
+            """Remove documents that no job holds and no process works on; one that the store keeps goes to the end."""
             async with at_once, database.begin() as connection:
                 await connection.execute(discards.LOCK, {"payloads": bucket})
                 waiting = (await connection.execute(discards.STILL_HELD, {"payloads": bucket})).all()
@@ -258,9 +257,9 @@ class PayloadRemoval:
 
 
 class StraySearch:
-    """Finds documents in the store that no job was ever given, because the submit that stored them failed.
+    """Finds documents in the store without any job, because the submit that stored them failed.
 
-    It looks at one part in 256 of the store in each round, and at all of it once a day.
+    It examines 1/256 of the store in each round, and all of it once a day.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -270,7 +269,7 @@ class StraySearch:
         self._rests_until = 0.0
 
     async def __call__(self, database: AsyncEngine) -> int:
-        """Have strays removed that are older than documents are kept, and than a day; return how many were found."""
+        """Mark strays for removal that are older than the retention of documents and than a day; return how many."""
         if time.monotonic() < self._rests_until:
             return 0
         ((now,),) = await fetch(database, _NOW)

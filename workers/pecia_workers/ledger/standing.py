@@ -1,7 +1,7 @@
-"""How the fleet stands: waits, work that is late, workers on duty, and needs that none of them serves.
+"""State of the fleet: waiting times, late work, live workers, and needs that no worker serves.
 
-For operators, metrics and the screen of `pecia up`; on a plain connection, for a command has no loop: an
-`AsyncConnection` has `run_sync`.
+For operators, metrics and the screen of `pecia up`. Takes a synchronous connection, since a command has no event loop;
+async callers use `AsyncConnection.run_sync`.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.ledger.database import fetch
 
 _MOST_OF_A_LIST = 100_000
-"""Parts of a list that are counted."""
+"""Most parts of a list that are counted."""
 
 # One entry of an index for each part that is counted.
 _LEFT = text(
@@ -108,7 +108,7 @@ _REMOVALS = text(
 )
 
 MOST_JOBS: Final = 10_000
-"""Jobs of a state that are counted."""
+"""Most jobs of a state that are counted."""
 GLANCE_S: Final = 60
 
 _GLANCE = text(
@@ -126,12 +126,12 @@ _GLANCE = text(
 
 
 def oldest_waiting(connection: Connection) -> dict[str, float]:
-    """Return for each lane in which something waits that could run for how long the oldest has, in seconds."""
+    """Return for each lane with runnable parts how long the oldest has waited, in seconds."""
     return {lane: float(seconds) for lane, seconds in connection.execute(_OLDEST, {"lanes": list(Lane)})}
 
 
 def count_running(connection: Connection) -> Counter[str]:
-    """Return how many parts run that came from each list, as far as Postgres knows."""
+    """Return how many parts from each list run, by Postgres's record."""
     running: Counter[str] = Counter()
     for stage, lane, suspect, parts in connection.execute(_RUNNING):
         running[quarantine_name(stage) if suspect else queue_name(stage, lane)] += parts
@@ -139,34 +139,34 @@ def count_running(connection: Connection) -> Counter[str]:
 
 
 def awaiting_removal(connection: Connection) -> tuple[int, float]:
-    """Return how many documents every job has let go of and the store still has, and the oldest's wait in seconds."""
+    """Return how many documents wait for their removal from the store, and for how many seconds the oldest has."""
     number, seconds = connection.execute(_REMOVALS).one()
     return number, max(0.0, float(seconds))
 
 
 def roles_on_duty(connection: Connection) -> dict[str, int]:
-    """Return how many workers of each role live."""
+    """Return the number of live workers of each role."""
     return {row.role: row.number for row in connection.execute(_ROLES)}
 
 
 def engines_on_duty(connection: Connection) -> Sequence[Row[Any]]:
-    """Return name, stages, engine and capabilities, empty until its engine has started, of each that lives."""
+    """Return name, stages, engine and capabilities (empty until its engine has started) of each live engine worker."""
     return connection.execute(_ENGINES).all()
 
 
 def unserved(connection: Connection) -> list[Lack]:
-    """Return what all queued parts together need that no worker on duty can do."""
+    """Return the needs of queued parts that no live worker serves."""
     return [Lack(**row) for row in connection.execute(_UNSERVED, {"job_ids": None}).mappings()]
 
 
 def wait_for_a_secret(connection: Connection) -> bool:
-    """Return whether callbacks wait because no webhook worker on duty has the secret to sign them with."""
+    """Return whether callbacks wait because no live webhook worker has the secret that signs them."""
     return bool(connection.execute(_UNSIGNED).scalar())
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Parts of one list that could run and wait in Postgres."""
+    """Runnable parts of one list that wait in Postgres."""
 
     stage: Stage
     lane: Lane
@@ -175,28 +175,27 @@ class Left:
     seconds: float
     """How long the oldest of them has been due."""
     published: int
-    """Parts of the list that wait in Redis, by what Postgres knows."""
+    """Parts of the list that wait in Redis, by Postgres's record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """What is due and not done."""
+    """The backlog of relay and webhook workers."""
 
     unpublished: int
-    """Parts that could run and are not in Redis although their list is not half full: the relay's work."""
+    """Runnable parts that are not in Redis although their list is less than half full: the relay's backlog."""
     unpublished_s: float
     """How long the oldest of them has been due, in seconds; 0 without any."""
     deliveries: int
-    """Callbacks that are not being tried, although their receiver is not paused, and notices of which none are made
-    yet: the webhook workers' work."""
+    """Due callbacks of receivers that are not paused, and notices without deliveries: the webhook workers' backlog."""
     deliveries_s: float
     """How long the oldest of them has been due, in seconds; 0 without any."""
     paused: int
-    """Receivers of callbacks that are paused, and for which some wait."""
+    """Paused receivers for which callbacks wait."""
 
 
 def left_in_postgres(connection: Connection) -> list[Left]:
-    """Return it for each list of which something waits in Postgres."""
+    """Count the parts that wait in Postgres, for each list that has some."""
     lists = {"stages": list(Stage), "lanes": list(Lane), "most": _MOST_OF_A_LIST}
     return [
         Left(Stage(stage), Lane(lane), parts, float(seconds), published)
@@ -205,7 +204,7 @@ def left_in_postgres(connection: Connection) -> list[Left]:
 
 
 def lag(connection: Connection, left: Sequence[Left], *, window: int) -> Lag:
-    """Return it, by the clock of Postgres."""
+    """Return the backlog, by the clock of Postgres."""
     unpublished = [one for one in left if one.published < window / 2]
     return Lag(
         unpublished=sum(one.parts for one in unpublished),
@@ -216,20 +215,20 @@ def lag(connection: Connection, left: Sequence[Left], *, window: int) -> Lag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glance:
-    """Jobs that are open, and what came to its end in the last minute."""
+    """Open jobs, and the work that ended in the last minute."""
 
     queued: int
-    """Of the first `MOST_JOBS`, as is `running`."""
+    """Counted up to `MOST_JOBS`, as is `running`."""
     running: int
     done: int
     failed: int
-    """Or partial."""
+    """Failed or partial jobs."""
     parts: int
     """Pages and segments that were read."""
 
 
 def glance(connection: Connection) -> Glance:
-    """Return how the fleet stands."""
+    """Return the present figures."""
     return Glance(**connection.execute(_GLANCE, {"most": MOST_JOBS, "window": GLANCE_S}).mappings().one())
 
 
@@ -275,14 +274,14 @@ _LOCK = text("SELECT id FROM jobs WHERE id = ANY(CAST(:job_ids AS uuid[])) ORDER
 
 
 async def known_parts(database: AsyncEngine, parts: Collection[str]) -> set[str]:
-    """Return those of the parts that there are."""
+    """Return the parts that exist."""
     ids = list(parts)
     steps = [ids[start : start + _IDS_PER_QUERY] for start in range(0, len(ids), _IDS_PER_QUERY)]
     return {str(row.id) for step in steps for row in await fetch(database, _KNOWN, ids=step)}
 
 
 async def mend_jobs(database: AsyncEngine, job_ids: Collection[UUID], *, actor: str) -> dict[UUID, JobState]:
-    """Count the jobs' parts anew, release what has nothing to wait for, and end those that are over; return these."""
+    """Recount the jobs' parts, release held parts that wait for nothing, end finished jobs and return these."""
     async with database.begin() as connection:
         await connection.execute(_LOCK, {"job_ids": list(job_ids)})
         return await connection.run_sync(recount, job_ids, actor=actor)

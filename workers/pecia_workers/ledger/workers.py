@@ -1,4 +1,4 @@
-"""Who is on duty: each process of the fleet renews its row; and what workers leave to others of their engines."""
+"""Rows of workers: their heartbeats, and figures of engines that workers share or leave to their successors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PROCESS_NAMES = Path("/proc/self/ns/pid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerIdentity:
-    """One process of the fleet, by the name that parts and events carry."""
+    """One process of the fleet, under the name that parts and events carry."""
 
     name: str
     role: str
@@ -54,7 +54,7 @@ class WorkerIdentity:
 
     @classmethod
     def new(cls, role: str, stages: Collection[Stage] = (), engine: Engine | None = None) -> WorkerIdentity:
-        """Return this process under a name that no other bears, not even a later one with its number."""
+        """Return this process's identity under a unique name, which no later process with the same pid gets."""
         return cls(
             name=new_name(role),
             role=role,
@@ -65,7 +65,7 @@ class WorkerIdentity:
         )
 
     def running(self, engine: Engine) -> WorkerIdentity:
-        """Return the same worker, with what its engine can do and hold now that it has started."""
+        """Return the identity with the capabilities of the started engine."""
         able, budget = engine.capabilities, engine.budget
         capabilities = {
             "model": able.model,
@@ -132,7 +132,7 @@ async def register(database: AsyncEngine, worker: WorkerIdentity) -> None:
 
 
 def is_registered(database_url: str, pid: int) -> bool:
-    """Return whether the process of this machine has a row and is alive. False too if Postgres cannot tell now."""
+    """Return whether this machine's process has a row and is alive; False also while Postgres is unavailable."""
     try:
         with open_for_questions(database_url).connect() as connection:
             found = connection.execute(_REGISTERED, {"pid": pid, "host": socket.gethostname()})
@@ -144,39 +144,39 @@ def is_registered(database_url: str, pid: int) -> bool:
 
 
 async def beat(database: AsyncEngine, worker: WorkerIdentity) -> bool:
-    """Say that the worker lives. Returns False if its row is gone or says that it is dead: then it must register."""
+    """Renew the heartbeat. Returns False if the row is gone or marked dead: then the worker must register again."""
     return await change(database, _BEAT, name=worker.name) == 1
 
 
 async def stages_on_duty(database: AsyncEngine) -> frozenset[Stage]:
-    """Return what the workers that live now can do between them; stages of a newer version are left out."""
+    """Return the stages that live workers serve, without those that this version does not know."""
     served = {stage for (stage,) in await fetch(database, _STAGES_ON_DUTY)}
     return frozenset(stage for stage in Stage if stage in served)
 
 
 async def readers_can(database: AsyncEngine, need: Need, value: str) -> bool:
-    """Return whether a worker that reads pages now can do that, or may; of several languages one is enough.
+    """Return whether a live page reader has, or may have, this capability; of several languages one suffices.
 
-    True while there is none to say no.
+    True while no live reader has reported that it has not.
     """
     ((able,),) = await fetch(database, _READERS_CAN, need=need, value=value)
     return bool(able)
 
 
 async def forget_gone(database: AsyncEngine, *, age: timedelta) -> int:
-    """Delete the rows of workers that stopped, or were seen last, that long ago; return how many.
+    """Delete the rows of workers that stopped or were last seen longer ago than that; return how many.
 
-    Parts and events keep their names.
+    Parts and events keep the workers' names.
     """
     return await change(database, _FORGET, age=age)
 
 
 class Heartbeat:
-    """Keeps the worker's row alive while a block runs, whether or not Postgres is there at the moment.
+    """Renews the worker's row while a block runs; outages of Postgres do not end it.
 
-    On a thread and a connection of its own, so that a busy loop is not taken for a dead one; while `alive` says no, the
-    row is left alone. `on_lost` is called on that thread, before the worker registers again, if the row says that the
-    worker is dead.
+    Runs on its own thread and connection, so that a busy loop is not taken for a dead worker; while `alive` returns
+    False, the row is not renewed. If the row marks the worker dead, `on_lost` is called on that thread, before the
+    worker registers again.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Heartbeat:
 
     @property
     def known(self) -> bool:
-        """Whether the row says that the worker lives: before, and once it is taken for dead, it must claim nothing."""
+        """Whether the row marks the worker alive; without that it must claim nothing."""
         return self._known.is_set()
 
     async def __aenter__(self) -> Self:
@@ -245,14 +245,14 @@ class Heartbeat:
 
 
 def new_name(role: str) -> str:
-    """Return a name for this process that no other bears, not even a later one with its number."""
+    """Return a unique name for this process, which no later process with the same pid gets."""
     return f"{role}@{socket.gethostname()}:{os.getpid()}:{_here()}{secrets.token_hex(3)}"
 
 
 def is_gone(name: str) -> bool:
-    """Return whether this process had its number in the same place as ours, and no process has it any more.
+    """Return whether the worker was a process of this machine and container, and has ended.
 
-    False where that is unknown: on other machines, in other containers, or if the number was given away again.
+    False where that is unknown: on other machines, in other containers, or if its pid was reused.
     """
     rest, _, token = name.rpartition(":")
     pid = rest.rpartition(":")[2]
@@ -267,7 +267,7 @@ def is_gone(name: str) -> bool:
 
 @cache
 def _here() -> str:
-    """Name where a process number means one process: this boot of this machine, this container."""
+    """Return a name of this boot and container: within it a pid identifies one process."""
     try:
         where = f"{socket.gethostname()}{_BOOT.read_text()}{_PROCESS_NAMES.stat().st_ino}"
     except OSError:
@@ -276,7 +276,7 @@ def _here() -> str:
 
 
 class Watch:
-    """Finds the workers whose heartbeats stand still. Looks more than a third of a lease apart begin the watch anew."""
+    """Finds workers whose heartbeats do not change. Looks more than a third of a lease apart restart the watch."""
 
     def __init__(self, lease: timedelta, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lease_s = lease.total_seconds()
@@ -285,7 +285,7 @@ class Watch:
         self._seen: dict[str, tuple[datetime, float]] = {}
 
     def silent(self, beats: Mapping[str, datetime]) -> list[str]:
-        """Return the workers whose beat is the same as one lease ago."""
+        """Return the workers whose heartbeat is the same as one lease ago."""
         now = self._clock()
         if self._looked_at is None or now - self._looked_at > self._lease_s / 3:
             self._seen.clear()
@@ -325,9 +325,9 @@ _LEFT = text(
 async def share_output_lengths(
     database: AsyncEngine, seen: Mapping[str, list[float]], *, half_life: int
 ) -> dict[str, list[float]]:
-    """Add observations to the known ones, which fade with each; return all.
+    """Add observations to the shared ones, which decay with each; return the sums.
 
-    Workloads go one after the other in the order of their names, so that two workers never wait in a circle.
+    Workloads are locked in the order of their names, so that no deadlock arises.
     """
     async with database.begin() as connection:
         for workload, weights in sorted(seen.items()):
@@ -337,11 +337,11 @@ async def share_output_lengths(
 
 
 async def note_memory(database: AsyncEngine, worker: str, share: float) -> None:
-    """Write down the share that a successor should begin with."""
+    """Record the share of memory that a successor should begin with."""
     await change(database, _NOTE, name=worker, share=share)
 
 
 async def memory_left(database: AsyncEngine, *, host: str, engine: str) -> float:
-    """Return the share that the last engine of that name to die on that machine, lately, has left; 1 without any."""
+    """Return the share recorded by the last engine of that name that died on that machine recently; 1 if none did."""
     left = await fetch(database, _LEFT, host=host, engine=engine)
     return float(left[0].memory) if left else 1.0

@@ -1,1 +1,1 @@
-"""What the parts of a worker agree about: an engine, a part and its outcomes, an attempt and its time."""
+"""Interfaces inside a worker: an engine, a part and its outcomes, an attempt and its time."""

@@ -1,6 +1,6 @@
-"""How an attempt at a part ends early, how long it has worked, and when it is tried again.
+"""Attempts at a part: early ends, working time, and the delay before a retry.
 
-Its time limit counts work alone: a page of a long document may wait for a decoder for longer than it may take.
+The time limit counts work only: a page of a long document may wait for a decoder longer than its own limit.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from pecia_schemas.settings import WorkerSettings
 
 
 class PartFailedError(Exception):
-    """A part failed. Its text is the code alone, for Celery shows it to everyone."""
+    """A part failed. Its text is only the code, since Celery shows it to operators."""
 
     def __init__(self, code: FailureCode) -> None:
         super().__init__(str(code))
@@ -30,14 +30,14 @@ class PartCancelledError(Exception):
 
 
 class StorageUnavailableError(Exception):
-    """This worker's disk or the payload store does not do its work now: the part goes back, without a strike.
+    """This worker's disk or the payload store fails at present: the part is requeued without a strike.
 
     Its text names neither a document nor a path.
     """
 
 
 class RuntimeLostError(RuntimeError):
-    """What runs the parts is gone for good: the worker gives all it holds back and exits."""
+    """The worker cannot run parts any more: it requeues all parts and exits."""
 
 
 class _Clock:
@@ -53,7 +53,7 @@ class _Clock:
 
     @property
     def worked_s(self) -> float:
-        """Seconds for which it went."""
+        """Seconds of work so far."""
         waited_s = self._past_s + (monotonic() - self._since if self._waits else 0.0)
         return monotonic() - self._began - waited_s
 
@@ -82,7 +82,7 @@ _clocks: Final[dict[UUID, _Clock]] = {}
 
 @contextmanager
 def clocked(part: UUID) -> Iterator[None]:
-    """Clock the part that the block works on, with all tasks that it starts."""
+    """Measure the working time of the block, including all tasks that it starts."""
     clock = _clocks[part] = _Clock()
     token = _CLOCK.set(clock)
     try:
@@ -94,7 +94,7 @@ def clocked(part: UUID) -> Iterator[None]:
 
 @asynccontextmanager
 async def limited(seconds: float) -> AsyncIterator[None]:
-    """End the block with `TimeoutError` once a clocked part has worked in it for so long."""
+    """Raise `TimeoutError` in the block once its part has worked for that long."""
     clock = _CLOCK.get()
     assert clock is not None  # noqa: S101  only clocked parts are limited
     async with asyncio.timeout(seconds) as limit:
@@ -107,7 +107,7 @@ async def limited(seconds: float) -> AsyncIterator[None]:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Count the block as a wait: for a free process, for room in the engine, for Postgres or the payload store."""
+    """Exclude the block from working time: it waits for a process, engine capacity, Postgres or the payload store."""
     clock = _CLOCK.get()
     if clock is None:
         yield
@@ -120,13 +120,13 @@ def waiting() -> Iterator[None]:
 
 
 def worked_s() -> float:
-    """Return the seconds for which the part of this task has worked; 0 outside of one."""
+    """Return the seconds that this task's part has worked, or 0 outside a part."""
     clock = _CLOCK.get()
     return clock.worked_s if clock else 0.0
 
 
 def worked_longer(seconds: float) -> list[UUID]:
-    """Return the parts of this process that have worked for longer than that."""
+    """Return the parts of this process that have worked longer than that."""
     return [part for part, clock in _clocks.items() if clock.worked_s > seconds]
 
 
@@ -134,10 +134,10 @@ _LONGEST_S = 600.0
 
 
 def retry_delay(code: FailureCode, strikes: int, settings: WorkerSettings) -> timedelta | None:
-    """Return how long to wait before the next attempt, None if there is to be none.
+    """Return the delay before the next attempt, or None if there is no further attempt.
 
-    `strikes` counts the attempts that failed before this one. The wait doubles with each and is spread by half, so that
-    parts which failed together do not come back together.
+    `strikes` counts the failed attempts before this one. The delay doubles with each and has a jitter of one half, so
+    that parts which failed together do not return together.
     """
     if not code.retryable or strikes + 1 >= settings.max_attempts:
         return None

@@ -1,4 +1,4 @@
-"""The one interface between the fleet and whatever turns pixels into text."""
+"""The interface of engines, which turn pixels into text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LANGUAGE_MODEL: Final = frozenset({Stage.READ, Stage.CAPTION, Stage.SUMMARIZE})
-"""What every engine can do that runs a vision-language model."""
+"""Stages of every engine that runs a vision-language model."""
 _READS_ALONE: Final = frozenset({"cpu", "rapidocr", "ray", "tesseract"})
 _KINDS: Final = {
     "": LANGUAGE_MODEL,
@@ -38,7 +38,7 @@ def stages_of(engine: str) -> frozenset[Stage]:
 
 
 def stages_served(settings: WorkerSettings) -> frozenset[Stage]:
-    """Return the stages of an engine worker with these settings; none if its engine cannot do what it is to do."""
+    """Return the stages of an engine worker with these settings; none if its engine cannot do the configured work."""
     return stages_of(settings.engine) & _KINDS[settings.stages]
 
 
@@ -49,78 +49,78 @@ def only_captions(settings: WorkerSettings) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What an engine can do; registered with the worker, so that the fleet knows whom it can ask."""
+    """Capabilities of an engine; stored in the worker's row for the rest of the fleet."""
 
     name: str
     model: str
     stages: frozenset[Stage]
     languages: frozenset[str] | None = None
-    """ISO 639-1 codes it reads; None: whatever its model knows."""
+    """ISO 639-1 codes that it reads; None: all that its model knows."""
     remedies: Mapping[str, str] = field(default_factory=dict)
-    """For languages that it could read but for something that is not there: what to do, in a sentence."""
+    """For each language that it could read if something were installed: a sentence that says what to do."""
     fields: bool = False
     """Whether it can fill a JSON schema."""
     instructions: bool = False
-    """Whether it does what a task's own instructions say."""
+    """Whether it follows a task's own instructions."""
     most_pixels: int = 4096 * 4096
     longest_side: int = 4096 * 4096
-    """Of one page; it sees nothing more of a larger one. The defaults are of the largest pictures of any model."""
+    """Longest side of a page, in pixels; larger pages are reduced. Defaults: the largest pictures of any model."""
     completes: bool = False
-    """Whether it reads what stands on a page beside text that is known."""
+    """Whether it reads the rest of a page of which some text is known."""
     samples: bool = True
-    """Whether it reads otherwise if it is asked otherwise, as language models do."""
+    """Whether sampling parameters change its output, as with language models."""
     adapters: frozenset[str] = frozenset()
     """LoRA adapters that a task may name."""
     device: str | None = None
-    """What it runs on: `cpu`, or the GPU's name; None: not known."""
+    """Device: `cpu`, or the GPU's name; None: unknown."""
     preparers: int = 0
-    """Processes that make pages ready for it; 0: the worker does, or nothing needs to."""
+    """Processes that prepare pages for it; 0: the worker prepares them, or no preparation is needed."""
     revision: str | None = None
-    """What changes whenever its model, an adapter or its own version does; None: not known."""
+    """Identifies its model, adapters and version: changes when one of them does. None: unknown."""
 
     def seen(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return the width and height, in pixels, at which it sees a picture of this size."""
+        """Return the width and height, in pixels, to which it reduces a picture of this size."""
         width, height = size
         scale = min(math.sqrt(self.most_pixels / (width * height)), self.longest_side / max(size))
         return size if scale >= 1 else (max(1, int(width * scale)), max(1, int(height * scale)))
 
     def reads(self, language: str | None) -> bool:
-        """Whether it reads the language that a task names, or one of several."""
+        """Return whether it reads the task's language, or one of several."""
         return not language or self.languages is None or not self.languages.isdisjoint(language.split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """What the layers of a model keep of a request, in tokens of the engine's budget."""
+    """KV cache of a request by kind of layer, in tokens of the engine's budget."""
 
     full: float = 1.0
-    """Of each token, as long as the request runs."""
+    """Kept for each token as long as the request runs."""
     windows: tuple[tuple[int, float], ...] = ()
-    """Of layers that keep no more than so many of the last tokens: how many, and what they take of each."""
+    """Sliding windows: pairs of window length, in tokens, and budget for each token in it."""
     in_flight: int = 0
-    """Tokens that windows keep besides until the prompt is read."""
+    """Tokens that windows keep in addition until the prompt is read."""
 
     def held(self, tokens: int, left: int, *, begun: bool) -> int:
-        """Return what a request of so many tokens holds, and what its windows will once it has written `left` more."""
+        """Return the tokens that a request of `tokens` holds, its windows counted after `left` more."""
         beside = 0 if begun else self.in_flight
         kept = sum(share * min(tokens + left, window + beside) for window, share in self.windows)
         return math.ceil(self.full * tokens + kept)
 
 
 WHOLE: Final = Layers()
-"""Each layer keeps all of a request, and the budget counts it once."""
+"""Every layer keeps all tokens of a request, counted once in the budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much an engine can hold at a time."""
+    """How much an engine can hold at the same time."""
 
     slots: int
     """Requests in flight."""
     tokens: int | None
     """Sum of the costs in flight; None: only the slots count."""
     block: int = 1
-    """Tokens that its cache gives out at a time."""
+    """Tokens in one block of its cache."""
     layers: Layers = WHOLE
     step_tokens: int | None = None
     """Tokens that it computes in one step; None for an engine that does not report what its requests have written."""
@@ -138,7 +138,7 @@ class Sampling:
     seed: int | None = None
     presence_penalty: float = 0.0
     stop: tuple[str, ...] = ()
-    """What ends an answer, beside the model's own end."""
+    """Strings that end an answer, beside the model's own end token."""
     skip_special_tokens: bool = True
     """Off: the answer holds the model's special tokens, where they are its markup."""
     extra_args: Mapping[str, Any] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class Sampling:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All of it, by vLLM's names; the defaults of what few models need are left out."""
+        """Return the parameters by vLLM's names, without rarely needed ones at their defaults."""
         always = ("temperature", "top_p", "top_k", "repetition_penalty", "seed")
         rare: dict[str, Any] = {
             "presence_penalty": self.presence_penalty,
@@ -171,14 +171,14 @@ class ClipTimes:
 
 
 class Piece(Stored):
-    """A piece of text that was read at a glance, or a part of the page in which text was missed."""
+    """A piece of text that was read quickly, or an area of the page in which text was missed."""
 
     corners: tuple[float, ...]
     """x and y of its four corners, from the top left of its text clockwise."""
     words: tuple[Box, ...]
-    """Those that were read there."""
+    """The words that were read there."""
     is_gap: bool = False
-    """Whether text was missed there: it is to be found beside the words."""
+    """Whether text was missed there, to be located beside the words."""
     written: tuple[str, ...] = ()
     """What the page's text has that is like a word of these: the word says so where its ink may as well be that."""
     parts_thousands: bool = False
@@ -191,19 +191,19 @@ class EngineRequest:
 
     id: str
     part: UUID | None = None
-    """Whose it is; several requests may be one part's."""
+    """The part's id; one part may make several requests."""
     images: tuple[NDArray[np.uint8], ...]
     """RGB, height x width x 3: one page, the frames of a segment, or nothing for a request of words alone."""
     known: tuple[Line, ...] = ()
     """Exact text of the page, in no order, not itself to be read; for an engine that `completes`."""
     unread: tuple[Box, ...] = ()
-    """Where the rest of the page stands, if some of it is known; none overlap."""
+    """Areas of the page whose text is not known, without overlap."""
     again: tuple[Piece, ...] = ()
-    """Pieces of a page that was read at a glance, to be read again: the answer has a line for each."""
+    """Pieces of a quickly read page, to be read again: the answer has a line for each."""
     clip: ClipTimes | None = None
     """Given if the images are the frames of one clip."""
     workload: str
-    """What its output length is learned by: a document type, `fields`, `caption-` and a style, or `summary`."""
+    """Key under which output lengths are learned: a document type, `fields`, `caption-` and a style, or `summary`."""
     language: str | None = None
     instruction: str = ""
     """What a language model is asked to do with the images, in plain words; other engines need none."""
@@ -217,16 +217,16 @@ class EngineRequest:
     log_probabilities: bool = False
     """Whether the answer is to have those of its tokens, if the engine knows them."""
     tenant: str = ""
-    """For whom: requests of another share nothing with it in the engine's caches. Empty: it is not known."""
+    """Tenant: the engine's caches share nothing between tenants. Empty: unknown."""
     priority: int = 0
     """Smaller is sooner, for an engine that orders what waits inside it."""
     expected_output_tokens: int | None = None
-    """What output of this workload has been long; None: it is not known yet."""
+    """Learned output length of this workload; None: not known yet."""
     max_output_tokens: int | None = None
     until: float | None = field(default=None, compare=False)
-    """By the loop's clock, when the engine is to stop it, whatever it has written; None: never."""
+    """Deadline, by the loop's clock, at which the engine stops it, whatever it has written; None: no deadline."""
     prepared: AbstractContextManager[object] | None = field(default=None, repr=False, compare=False)
-    """What the engine's own `fit` made of it, for its `generate`; freed when the block is left."""
+    """Result of the engine's `fit`, for its `generate`; freed when the block is left."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -251,7 +251,7 @@ class EngineRequest:
         return min(expected, self.max_output_tokens or expected)
 
     def bounded(self, most: int) -> EngineRequest:
-        """Return it with `most` output tokens at most, if it has no maximum of its own. 0: no limit."""
+        """Return the request limited to `most` output tokens, unless it has its own maximum. 0: no limit."""
         return replace(self, max_output_tokens=self.max_output_tokens or most or None)
 
     def messages(self, shown: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -263,30 +263,30 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What the engine made of one request."""
+    """The engine's answer to one request."""
 
     text: str
     verdict: Verdict
     usage: TokenUsage = TokenUsage()  # noqa: RUF009  frozen, so it may be shared
     blocks: tuple[Block, ...] = ()
-    """Of a page, in reading order, in pixels of the image; empty if the engine gives text alone."""
+    """Blocks of a page, in reading order, in pixels of the image; empty if the engine returns only text."""
     coverage: float | None = None
-    """Share of the ink that looks like text which was read; None: it was not measured."""
+    """Share of the text-like ink that was read; None: not measured."""
     doubts: tuple[Doubt, ...] = ()
     tokens: tuple[tuple[str, float], ...] = ()
     """Of a language model: the text of each token, and the natural logarithm of its probability; empty if they were not
     asked for, or are not known."""
     first_token_s: float | None = None
     waited_s: float = 0.0
-    """Before there was room for it; not the engine's time."""
+    """Seconds before the engine had capacity for it; not part of the engine's time."""
     shrunk_to: tuple[int, int] | None = None
-    """Width and height, in pixels, at which the engine saw the images; None: as they were in the request."""
+    """Width and height, in pixels, to which the engine reduced the images; None: not reduced."""
     stopped: bool = False
-    """Whether its time was over before it was: its text is not here, and its tokens are counted as far as is known."""
+    """Whether its deadline passed first: then it has no text, and its tokens are counted as far as known."""
     glanced: tuple[Piece, ...] = ()
-    """Pieces of text of a page that was read at a glance, each of which may be read `again`."""
+    """Pieces of text of a quickly read page, each of which may be read `again`."""
     engine: str | None = None
-    """Who of an engine that has several readers made it; None: the engine itself."""
+    """Which of several readers of the engine made it; None: the engine itself."""
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -301,19 +301,19 @@ class Load:
     running: int
     waiting: int
     preparing: int = 0
-    """Requests that are made ready before they may enter."""
+    """Requests in preparation."""
     kv_used: float | None = None
     """Share of the KV cache's blocks in use, 0 to 1; None for an engine that has none, or does not report it."""
     preemptions: int = 0
-    """Requests that were put back since the start because the KV cache was full."""
+    """Requests preempted since the start because the KV cache was full."""
     drifted: int = 0
-    """Requests since the start whose prompt was not as long as `cost` had said."""
+    """Requests since the start whose prompt length differed from that in `cost`."""
     drafted: int = 0
     """Tokens since the start that were proposed by speculative decoding."""
     accepted: int = 0
-    """Of these, tokens that the model would have written itself."""
+    """Proposed tokens that the model accepted."""
     written: Mapping[str, int] = field(default_factory=dict)
-    """Tokens that each request in flight has written, by its id, of an engine that reports it; may go on counting."""
+    """Tokens written by each request in flight, by id, if the engine reports them; a live mapping."""
 
     @property
     def acceptance(self) -> float | None:
@@ -322,20 +322,20 @@ class Load:
 
 
 class EngineError(Exception):
-    """The engine failed on this request; others go on. Its text may hold nothing of the document."""
+    """The engine failed on this request only. Its text must not quote the document."""
 
 
 class EngineRefusedError(EngineError):
-    """The request is more than this engine can ever do; another attempt would end the same."""
+    """This engine can never serve the request; another attempt would end the same."""
 
     def __init__(self, found: str, code: FailureCode = FailureCode.TOO_LARGE) -> None:
         super().__init__(found)
         self.code = code
-        """What the part fails with."""
+        """Failure code of the part."""
 
 
 class EngineOverloadedError(EngineError):
-    """There was no memory for this request beside the others; with fewer of them there may be."""
+    """The engine had no memory for this request beside the others; with fewer of them it may."""
 
 
 class EngineDeadError(EngineError):
@@ -343,7 +343,7 @@ class EngineDeadError(EngineError):
 
 
 class EngineDistrustedError(EngineDeadError):
-    """The engine does not answer what it is shown: what it has read since its last good canary page is void."""
+    """The engine's answers do not match its pages: all results since its last good canary page are void."""
 
 
 class EngineUnavailableError(ValueError):
@@ -351,7 +351,7 @@ class EngineUnavailableError(ValueError):
 
 
 class Generator(Protocol):
-    """What the stages ask for text: an engine, or what admits to one."""
+    """Generates text for the stages: an engine, or a batcher before one."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -367,11 +367,11 @@ class Engine(ABC):
     """Turns images into text, many requests at a time, on the loop that started it."""
 
     def __init__(self, capabilities: Capabilities, budget: Budget, most_output: int = 0) -> None:
-        """`most_output`: tokens of an answer, where a request says no maximum; 0: no limit."""
+        """`most_output`: maximum tokens of an answer whose request has none; 0: no limit."""
         self.capabilities = capabilities
-        """What it can do; some of it is known once it has started."""
+        """Capabilities; complete once it has started."""
         self.budget = budget
-        """How much it can hold. Fixed once started."""
+        """Budget; fixed once started."""
         self._most_output = most_output
         self._in_flight: dict[str, asyncio.Task[Generation]] = {}
 
@@ -388,14 +388,14 @@ class Engine(ABC):
         """End every request and free all processes and memory; callers get `asyncio.CancelledError`."""
 
     async def fit(self, request: EngineRequest) -> EngineRequest:
-        """Return the request as the engine can take it, its images shrunk if they must be, and ready for it.
+        """Return the request prepared for the engine, with its images reduced where needed.
 
         Raises `EngineRefusedError` for a request that cannot be made to fit.
         """
         return request
 
     def cost(self, request: EngineRequest) -> int:
-        """Return the tokens that a request which `fit` returned takes of the budget: input plus expected output."""
+        """Return the cost of a request returned by `fit`, in tokens of the budget: input plus expected output."""
         return self._prompt_tokens(request) + request.bounded(self._most_output).output_tokens
 
     def _prompt_tokens(self, request: EngineRequest) -> int:
@@ -430,10 +430,10 @@ class Engine(ABC):
 
     @abstractmethod
     def load(self) -> Load:
-        """Return what runs and waits now. Raises `EngineDeadError`, as soon as that is known."""
+        """Return the present load. Raises `EngineDeadError` as soon as the engine is known to be dead."""
 
     def _load_of(self, slots: int) -> Load:
-        """Return the load of an engine that works on so many of its requests at a time."""
+        """Return the load of an engine that works on at most `slots` requests at the same time."""
         running = min(len(self._in_flight), slots)
         return Load(running=running, waiting=len(self._in_flight) - running)
 

@@ -1,4 +1,4 @@
-"""A claimed part and its outcomes: what the stages of a worker pass to each other and to the ledger."""
+"""A claimed part and its outcomes, as the stages of a worker pass them to each other and to the ledger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Announce = Callable[[Mapping[UUID, JobState]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedPart:
-    """A part that this worker runs until it commits, or is taken for dead."""
+    """A part that this worker runs until it commits or is declared dead."""
 
     id: UUID
     job_id: UUID
@@ -39,19 +39,19 @@ class ClaimedPart:
     lane: Lane
     start_s: float | None
     end_s: float | None
-    """Where in the video it lies, in seconds, if it is a segment."""
+    """End of a segment in the video, in seconds."""
     kind: str
     stored_task: Mapping[str, Any] = field(repr=False)
     queued_s: float
     """Seconds since it could first have run."""
     flow: UUID | None = None
-    """With what it takes turns as one; None: with its job alone."""
+    """Flow whose parts take turns together; None: those of its job alone."""
     client: str = ""
     """Who submitted it."""
     tenant: str | None = None
-    """For whom, if it came through the gateway."""
+    """Its tenant, if it came through the gateway."""
     metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What the job was submitted with."""
+    """Metadata of the job."""
     traceparent: str | None = None
     """The span that it was submitted in."""
     keys: Keyring = field(default=Keyring(), repr=False, compare=False)
@@ -61,17 +61,17 @@ class ClaimedPart:
 
     @property
     def fence(self) -> Fence:
-        """By which this run of the part differs from any other, also from an earlier one of the same worker."""
+        """Identifies this run of the part, also among runs on the same worker."""
         return self.id, self.attempt
 
     @property
     def may_release(self) -> bool:
-        """Whether another part of its job may wait for it."""
+        """Whether other parts of its job may be held until it ends."""
         return self.stage is Stage.CAPTION or (self.stage is Stage.READ and self.kind == ReadBundle.kind)
 
     @property
     def task(self) -> Task[Any]:
-        """What was asked for. Read only here, so that a task of a newer version fails its own part alone.
+        """Return the job's task. Parsed only here, so that a newer version's task fails only its own part.
 
         Raises `KeyError` or `pydantic.ValidationError` if this version does not understand it, `DecryptionError` if
         this worker's keys do not decrypt it.
@@ -80,12 +80,12 @@ class ClaimedPart:
 
     @property
     def ring(self) -> Keyring:
-        """The keys of its job. Raises `DecryptionError` if this worker's keys do not unwrap them."""
+        """Return the keys of its job. Raises `DecryptionError` if this worker's keys do not unwrap them."""
         return self.keys.of_job(self.job_id, self.wrapped)
 
     @property
     def payload(self) -> PayloadRef:
-        """The document it is a part of; not to be asked of an ingest that may have to fetch it first."""
+        """Return its document; not available in an ingest part whose document has not been fetched."""
         return cast("PayloadRef", self.task.source)  # a task that was cut has no other source
 
 
@@ -111,41 +111,40 @@ class Cut:
     stage: Stage
     parts: Sequence[NewPart]
     held: tuple[Stage, NewPart] | None = None
-    """One more part, of a stage of `AWAITED`: it is held until the others are over."""
+    """One more part, of a stage of `AWAITED`, which is held until the others end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What one attempt at a part took: added up in columns of the part by the transaction that ends the attempt.
+    """Resources used by one attempt, added to columns of the part in the transaction that ends the attempt.
 
-    On the part and not with its result, because results are deleted long before anybody has been charged for them, and
-    because a part that failed has spent something and has no result. What a killed or cancelled attempt spent is not
-    known, and not counted.
+    Stored on the part and not with its result, because results are deleted long before their billing, and because
+    failed parts have no result. The use of killed or cancelled attempts is unknown and not counted.
     """
 
     engine: str
     usage: TokenUsage
     timings: Timings
     saved_tokens: int | None = None
-    """What it did not take, because an earlier result was used; None if none was."""
+    """Tokens saved by a cached result; None without one."""
 
     @classmethod
     def on(cls, result: Page | Segment | Summary) -> Spent:
-        """Return what a result took."""
+        """Return the use of a result."""
         earlier = result.cached_from and result.cached_from.usage
         saved = earlier.prompt + earlier.output if earlier else None
         return cls(engine=result.engine, usage=result.usage, timings=result.timings, saved_tokens=saved)
 
     @property
     def all_wasted(self) -> Spent:
-        """The same for an attempt that failed: all its tokens are wasted."""
+        """Return the same for a failed attempt: all its tokens are wasted."""
         wasted = self.usage.prompt + self.usage.output
         usage = self.usage.model_copy(update={"wasted": wasted})
         return Spent(engine=self.engine, usage=usage, timings=self.timings)
 
     @property
     def values(self) -> dict[str, Any]:
-        """Those of `COLUMNS`."""
+        """Return the values of `COLUMNS`."""
         return {
             "engine": self.engine,
             "saved_tokens": self.saved_tokens,
@@ -160,19 +159,19 @@ class Done:
 
     content: Page | Segment | Summary | Split
     cache_key: bytes | None = None
-    """By which later parts find it; None: not at all."""
+    """Key of the result in the cache; None: not cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The part failed: for good, or to be tried again after `retry_in`."""
+    """The part failed, finally or until a retry after `retry_in`."""
 
     failure: Failure
     retry_in: timedelta | None = None
     spent: Spent | None = None
     """None if it reached no engine."""
     sqlstate: str = ""
-    """By which Postgres refused the outcome that this one stands for."""
+    """SQLSTATE with which Postgres refused the original outcome."""
 
     @property
     def reason(self) -> str:
@@ -182,7 +181,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """The part was not worked on, and goes back to its queue for a while: no strike against it."""
+    """The part could not be worked on and returns to its queue after a delay, without a strike."""
 
     retry_in: timedelta
 
@@ -192,7 +191,7 @@ Outcome = Done | Cut | Failed | Postponed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A part this worker claimed, and what came of it."""
+    """A part that this worker claimed, and its outcome."""
 
     part: ClaimedPart
     outcome: Outcome
@@ -203,7 +202,7 @@ class Finished:
         return isinstance(self.outcome, Failed) and self.outcome.failure.code is FailureCode.DECODE_TIMEOUT
 
     def refused(self, sqlstate: str) -> Finished:
-        """Return the outcome to commit instead, once Postgres has refused this one."""
+        """Return the outcome to commit instead of one that Postgres refused."""
         found = f"Postgres refused the result ({sqlstate})."
         failure = Failure.of(FailureCode.INTERNAL, found, attempt=self.part.attempt)
         return replace(self, outcome=Failed(failure, sqlstate=sqlstate))
@@ -220,19 +219,19 @@ class Earlier:
 
 
 NO_FLOW = UUID(int=0)
-"""Smaller than the id of any flow."""
+"""Less than the id of any flow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSpace:
-    """What one list may take from the relay."""
+    """How much one list may take from the relay."""
 
     stage: Stage
     lane: Lane
     parts: int
     turn: int
-    """Most parts of one flow."""
+    """Most parts of one flow in its turn."""
     after: UUID
-    """The flow that was served last."""
+    """The flow served last."""
     is_waited_for: bool
     """Whether clients left parts to the relay because the list was full."""

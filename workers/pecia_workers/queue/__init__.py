@@ -1,1 +1,1 @@
-"""The way of a part from Redis into this process and out of it again."""
+"""The queue in Redis: claiming parts, returning them, announcing jobs."""

@@ -1,6 +1,6 @@
-"""Redis as a worker's loop uses it, and what claims from Postgres while Redis is away.
+"""A worker loop's use of Redis, and claims straight from Postgres while Redis is unavailable.
 
-Announces jobs, hears of cancelled ones, publishes parts.
+Announces jobs, listens for cancellations, publishes parts.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ log = structlog.get_logger(__name__)
 _REDIS_EVERY_S = 1.0
 _RETRY_S = 1.0
 _REST_S = 5.0
-"""How long nothing is sent to a Redis that failed: commits do not wait for it again and again."""
+"""How long nothing is sent to a failed Redis, so that commits do not wait for it repeatedly."""
 _PUBLISH = "for i = 1, #ARGV, 2 do redis.call('PUBLISH', ARGV[i], ARGV[i + 1]) end"
-"""One call for a group: a reply for each job took a worker longer than the rest of its announcement."""
+"""One call for a group: a reply for each job cost the worker more than the rest of the announcement."""
 
 _WITH_FAILURES = frozenset({JobState.FAILED, JobState.PARTIAL})
 
 
 class Bus:
-    """A best effort on top of Postgres: who misses an announcement looks there. Ids, states and costs only."""
+    """Announcements on a best-effort basis: listeners that miss one read Postgres. Holds ids, states and costs only."""
 
     def __init__(self, redis_url: str, *, window: int = messages.WINDOW) -> None:
         self._window, self._reserve = window, messages.reserve_of(window)
@@ -43,9 +43,9 @@ class Bus:
         self._rests_until = 0.0
 
     async def announce(self, jobs: Mapping[UUID, JobState]) -> None:
-        """Announce each job's state to those who wait for it. Never raises for want of Redis.
+        """Announce each job's state to its waiters. Never raises if Redis is unavailable.
 
-        Workers hear of those that failed too: parts of a document that is given up may run there.
+        Workers are notified of failed jobs too, since parts of a failed document may still run there.
         """
         if not jobs or monotonic() < self._rests_until:
             return
@@ -89,9 +89,9 @@ class Bus:
     async def relay(
         self, parts: Sequence[PartMessage], served: Iterable[tuple[ListSpace, AbstractSet[UUID]]]
     ) -> list[PartMessage]:
-        """Queue the parts, and return those that found no room.
+        """Queue the parts; return those for which their list had no capacity.
 
-        `served` has each room with the flows that were found for it: the last of them is where the relay goes on.
+        `served`: the capacity of each list and the flows found for it; the relay continues behind the last flow.
         Raises `redis.RedisError`.
         """
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -108,7 +108,7 @@ class Bus:
         return messages.refused(packed, replies[: len(packed)])
 
     async def hear_cancelled(self, cancelled: Callable[[UUID], None]) -> None:
-        """Call `cancelled` with the id of every job that is cancelled, until this is itself cancelled."""
+        """Call `cancelled` with the id of every cancelled job, until the task itself is cancelled."""
         while True:
             try:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
@@ -125,12 +125,12 @@ class Bus:
                 await asyncio.sleep(_RETRY_S)
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         await self._redis.aclose()
 
 
 class DirectClaims:
-    """Looks every second whether parts come through Redis; if not, claims them from Postgres and runs them."""
+    """Checks every second whether parts arrive through Redis; if not, claims them from Postgres and runs them."""
 
     def __init__(
         self,
@@ -141,10 +141,10 @@ class DirectClaims:
         free: Callable[[], int],
         run: Callable[[ClaimedPart], Awaitable[None]],
     ) -> None:
-        """`claim` claims up to so many parts, whose ids are added to `claimed`; `free` is how many more may run.
+        """`claim(slots)` claims parts and adds their ids to `claimed`; `free()` returns how many more may run.
 
-        `redis_serves`: whether who claims through Redis reaches it and gets all that is due. `run` runs a part to its
-        end without raising.
+        `redis_serves()`: whether claims reach Redis and Redis gets all due parts. `run` runs a part to its end
+        without raising.
         """
         self._redis_serves = redis_serves
         self._claim = claim
@@ -158,7 +158,7 @@ class DirectClaims:
         return len(self._running)
 
     async def keep_claiming(self) -> None:
-        """Look for ever, and run what fits while Redis is away."""
+        """Check forever, and run as many parts as fit while Redis is unavailable."""
         away = False
         while True:
             await asyncio.sleep(_REDIS_EVERY_S)
@@ -181,7 +181,7 @@ class DirectClaims:
                 log.warning("direct_claim_failed", error=name_of(error))
 
     async def idle(self) -> None:
-        """Return once no claim is in flight: the claim of a message at the same time could take the same part."""
+        """Wait until no claim is in flight: a message's claim at the same time could take the same part."""
         if self._claiming.locked():
             async with self._claiming:
                 pass

@@ -1,19 +1,19 @@
-"""How the fleet reaches Redis, and its lists.
+"""Connections to Redis, and the fleet's lists there.
 
 One URL in redis-py's form serves our own scripts and kombu alike. Every connection has timeouts, keepalive and health
-checks, so that a half-open one heals within seconds, and ends as soon as its server takes no writes.
+checks, so that a half-open one is replaced within seconds; a connection ends as soon as its server refuses writes.
 
-A part waits in a list; a claim takes it out, and who runs it, Postgres knows. What is lost in between, upkeep finds.
-Keys, beside the lists and wake-up keys of `pecia_schemas.messages`:
+A part waits in a list; a claim removes it, and Postgres records which worker runs it. Upkeep finds parts lost in
+between. Keys, beside the lists and wake-up keys of `pecia_schemas.messages`:
 
-    pecia:claimed:<worker>   hash: the number of its last claim that took something, and the reply; expires
-    pecia:drainers:<stage>   sorted set: workers that run dry for suspects of the stage, and when they said so
-    pecia:dead               list: the last thousand messages that were none
-    pecia:standing:<list>    hash: flow, how many of its messages stand in that list; `#`: how many stand behind turns,
+    pecia:claimed:<worker>   hash: number and reply of its last claim that was not empty; expires
+    pecia:drainers:<stage>   sorted set: workers that drain for suspects of the stage, and since when
+    pecia:dead               list: the last thousand invalid messages
+    pecia:standing:<list>    hash: messages of each flow in that list; `#`: messages behind turns,
                              less their markers
-    pecia:relayed            hash: list, the last flow that the relay has served in it
-    pecia:credit             hash: list of a lower lane, tokens that are due to it
-    pecia:served             hash: list of a lower lane, or quarantine, when it was served last; gone when it is empty
+    pecia:relayed            hash: for each list the flow that the relay served last
+    pecia:credit             hash: for each list of a lower lane the tokens due to it
+    pecia:served             hash: when each list of a lower lane, or quarantine, was last served; absent while empty
 """
 
 import json
@@ -51,7 +51,7 @@ def connect(url: str) -> Redis:
 def celery_settings(url: str) -> dict[str, Any]:
     """Return the Celery settings that make its broker this Redis.
 
-    Of TLS, unless the URL's `ssl_*` options say otherwise, the certificate is verified, as kombu would not.
+    TLS certificates are verified, unless the URL's `ssl_*` options say otherwise; kombu's default is not to.
     """
     parts = _parse(url)
     user, password = (quote(parts.get(name, ""), safe="") for name in ("username", "password"))
@@ -99,28 +99,28 @@ RELAYED = "pecia:relayed"
 SERVED = "pecia:served"
 
 _FIELDS = 7
-"""Of each part that a claim brings."""
+"""Fields of each part in a claim's reply."""
 _NAMES = (
     f"local WAKEUP_PREFIX, WAKEUP_TTL_MS = '{messages.WAKEUP_PREFIX}', {messages.WAKEUP_TTL_MS}\n"
     f"local STANDING_PREFIX = '{messages.STANDING_PREFIX}'\n"
 )
 
 LOWER_LANES = tuple(lane for lane in Lane if lane is not Lane.URGENT)
-"""Lanes that others are served before."""
+"""Lanes before which others are served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneRules:
-    """What a claim keeps to beside the order of the lanes. By default nothing: strict order, no patience."""
+    """Rules of a claim beside the order of lanes. The defaults are strict order and no maximum wait."""
 
     shares: Mapping[Lane, float] = field(default_factory=lambda: dict.fromkeys(LOWER_LANES, 0.0))
     """Share of the claimed tokens that a lower lane gets while it has a backlog."""
     patience: timedelta = timedelta()
-    """After which a lower lane that was not served is served one part first. 0: never."""
+    """Time without service after which a lower lane gets one part first. 0: never."""
     alone_from: int = 2
-    """Workers that died on a part, from which on it runs alone; before, it runs among parts of its kind."""
+    """Deaths of workers from which on a part runs alone; with fewer it runs among other suspects."""
     drain: timedelta = timedelta(seconds=15)
-    """How long suspects wait behind urgent parts, and how long a worker is believed that runs dry for them."""
+    """How long suspects wait behind urgent parts, and for how long a draining worker's mark counts."""
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self:
@@ -152,7 +152,7 @@ def claimed_name(worker: str) -> str:
 
 
 def drainers_name(stage: Stage) -> str:
-    """Return the key of the workers that run dry for suspects of a stage."""
+    """Return the key of the workers that drain for suspects of a stage."""
     return f"pecia:drainers:{stage}"
 
 
@@ -168,9 +168,9 @@ class Claimed:
     deaths: int = 0
     """Workers that died on it."""
     suspect: bool = False
-    """Whether it came out of quarantine: nothing that was not may run beside it."""
+    """Whether it came from quarantine: only other suspects may run beside it."""
     traceparent: str | None = None
-    """What its message says of its job's trace. A writer to Redis can say anything: it makes a link, no more."""
+    """Trace context of its message. Anyone who can write to Redis can set it, so it is used only as a link."""
 
     @property
     def queue(self) -> str:
@@ -179,7 +179,7 @@ class Claimed:
 
     @property
     def message(self) -> PartMessage:
-        """What stands in Redis if the part goes back."""
+        """The message to put into Redis if the part is requeued."""
         return PartMessage(
             part=UUID(self.part),
             stage=self.stage,
@@ -193,7 +193,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What one call brought, in the order of service."""
+    """The parts of one claim, in the order of service."""
 
     parts: tuple[Claimed, ...] = ()
     more: bool = False
@@ -201,7 +201,7 @@ class Claim:
 
 
 class Lists:
-    """What Redis does for a worker. The client must decode responses."""
+    """A worker's operations on the lists. The client must decode responses."""
 
     def __init__(self, redis: Redis, rules: LaneRules | None = None) -> None:
         self._rules = (rules or LaneRules()).encode()
@@ -218,10 +218,10 @@ class Lists:
         tokens: int | None = None,
         idle: bool = False,
     ) -> Claim:
-        """Take parts out of these lists in the order of lanes, by the rules.
+        """Remove parts from these lists in the order of lanes, by the rules, and return them.
 
-        Stops at the first part that does not fit; a part that costs more than `tokens` is taken alone, if `idle`. The
-        same `number` again returns the parts of the first call, and takes nothing: for a call whose reply was lost.
+        Stops at the first part that does not fit; a part that costs more than `tokens` is taken alone, if `idle`. A
+        repeated `number` returns the parts of the first call and takes nothing, for a call whose reply was lost.
         """
         keys = [claimed_name(worker), DEAD, CREDIT, SERVED]
         for queue in queues:
@@ -255,7 +255,7 @@ class Lists:
 
 
 def count_waiting(redis: Redis) -> Counter[str]:
-    """Return how many messages wait in the list of each stage and lane, and in each quarantine: cheap."""
+    """Return how many messages wait in the list of each stage and lane, and in each quarantine; O(1) each."""
     with redis.pipeline(transaction=False) as pipe:
         for queue in _LISTS:
             pipe.llen(queue)
@@ -268,7 +268,7 @@ def count_waiting(redis: Redis) -> Counter[str]:
 def held_parts(redis: Redis) -> set[str]:
     """Return the ids of all parts that wait in a list.
 
-    In the order in which they move, so that none is missed: behind a turn, in a list.
+    Reads in the order in which parts move, first behind turns, then lists, so that none is missed.
     """
     held: set[str] = set()
     rests = [messages.rest_name(*rest) for rest in _rests(redis)]
@@ -285,9 +285,9 @@ def held_parts(redis: Redis) -> set[str]:
 
 
 def mend_turns(redis: Redis) -> int:
-    """Set the marker of every flow for which messages wait and none stands in the list; return how many were missing.
+    """Restore the missing marker of every flow that has messages waiting; return how many were missing.
 
-    Nothing but a hand in Redis can make that so; but then nothing else would find them.
+    Only manual changes in Redis can cause that, but nothing else would find these messages.
     """
     mended, mend = 0, redis.register_script(_source("mend"))
     for queue, flow in _rests(redis):
@@ -296,7 +296,7 @@ def mend_turns(redis: Redis) -> int:
 
 
 def _rests(redis: Redis) -> Iterator[tuple[str, str]]:
-    """Yield list and flow of what waits behind a turn. Looks through the keys, which are few: parts have none."""
+    """Yield list and flow of messages behind a turn. Scans the keys, which are few, since parts have none."""
     found: Any = redis.scan_iter("*.*:*", count=_KEYS_PER_CALL, _type="list")
     for name in set(found):
         queue, _, flow = name.partition(":")

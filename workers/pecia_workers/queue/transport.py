@@ -1,7 +1,7 @@
-"""Celery's Redis transport with parts instead of messages: claimed under a budget, and never only in a socket.
+"""Celery's Redis transport for parts: claimed under a budget, and never held by a socket alone.
 
-The keeper has what this process has taken; a channel asks it for more. Only channels that
-consume the fleet's lists differ from the stock transport; remote control, events and replies do not.
+The keeper holds the parts that this process has taken; a channel asks it for more. Only channels that consume the
+fleet's lists differ from the stock transport; remote control, events and replies are stock.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from pecia_workers.queue.lists import QUEUES, Claim, Claimed, LaneRules, Lists
 _log = logging.getLogger(__name__)
 
 CLAIM_LIMIT = 256
-"""Most parts that one call takes, so that the script never keeps Redis for long."""
+"""Most parts of one claim, so that the script never blocks Redis for long."""
 
 _AWAY_AFTER_S = 4.0
-"""Without an answer of Redis, for which Celery's event loop asks every second."""
+"""Seconds without an answer after which Redis counts as unavailable; Celery's event loop asks every second."""
 _NOTHING = "pecia:nothing"
-"""A key that is gone at once."""
+"""A key that expires immediately."""
 
 _keepers: WeakValueDictionary[str, Keeper] = WeakValueDictionary()
 
@@ -63,34 +63,34 @@ _CLOSED: Final = Capacity(slots=0, tokens=0, idle=False)
 
 
 class Gate(Protocol):
-    """Who takes the parts, and how many."""
+    """Consumer of the claimed parts, which says how many fit."""
 
     def capacity(self) -> Capacity:
         """Return what fits now."""
         ...
 
     def dispatch(self) -> None:
-        """Begin with what came; called after all parts of one claim were delivered."""
+        """Start the delivered parts; called after all parts of one claim."""
 
 
 class Keeper:
     """The parts that one process has taken from Redis. Claims and puts back on the thread of Celery's event loop.
 
     It outlives connections and channels: parts in flight stay taken while Celery reconnects. Each claim has a
-    number, and one whose reply was lost is made again until it has come.
+    number; a claim whose reply was lost is repeated until a reply arrives.
     """
 
     def __init__(self, redis: Redis, *, rules: LaneRules | None = None) -> None:
         self.key = uuid4().hex
         _keepers[self.key] = self
         self.worker = self.key
-        """The name under which the worker takes parts, in Redis and in Postgres: the pool sets it before the gate."""
+        """The worker's name in Redis and Postgres; the pool sets it before the gate."""
         self.gate: Gate | None = None
         self._redis = redis
         self._lists = Lists(redis, rules)
         self._held: dict[str, Claimed] = {}
         self._unfinished: list[Claimed] = []
-        """Parts that go back to their lists."""
+        """Parts that wait to be put back into their lists."""
         self.moved_at = time.monotonic()
         """When a part was last claimed, finished or requeued, by the monotonic clock."""
         self.reached_at = time.monotonic()
@@ -100,7 +100,7 @@ class Keeper:
 
     @property
     def held(self) -> int:
-        """How many parts this process has taken, and neither finished nor requeued."""
+        """Number of parts that this process has taken and neither finished nor requeued."""
         return len(self._held)
 
     @property
@@ -115,10 +115,10 @@ class Keeper:
 
     @property
     def redis_serves(self) -> bool:
-        """Whether claims reach Redis, and Redis takes messages. On any thread.
+        """Whether claims reach Redis and Redis accepts messages. Callable on any thread.
 
-        Judged here alone: another connection may reach another server, and while Celery does not consume,
-        a Redis that answers is of no use.
+        Judged by this connection alone: others may reach another server, and an answering Redis is of no use while
+        Celery does not consume.
         """
         return time.monotonic() - self.reached_at < _AWAY_AFTER_S
 
@@ -160,12 +160,12 @@ class Keeper:
             metrics.CLAIMED_PARTS.labels(claimed.stage, claimed.lane).inc()
 
     def finish(self, part: str) -> None:
-        """Let go of a part that is finished: Redis has forgotten it already."""
+        """Drop a finished part; Redis no longer has it."""
         if self._held.pop(part, None):
             self._moved()
 
     def requeue(self, part: str) -> None:
-        """Note that a part goes back to its list, with the next claim or within a second."""
+        """Put a part back into its list, with the next claim or within a second."""
         if claimed := self._held.pop(part, None):
             self._unfinished.append(claimed)
             self._moved()
@@ -175,7 +175,7 @@ class Keeper:
         metrics.PARTS_HELD.set(len(self._held))
 
     def put_back(self) -> None:
-        """Put back requeued parts; twice if a reply is lost, for Postgres refuses the repetition.
+        """Put back requeued parts, perhaps twice if a reply is lost: Postgres refuses the second claim.
 
         Raises `redis.RedisError`.
         """
@@ -184,7 +184,7 @@ class Keeper:
             self._unfinished.clear()
 
     def tend(self) -> None:
-        """Put back requeued parts, and ask Redis whether it takes a write.
+        """Put back requeued parts, and check that Redis accepts writes.
 
         Celery's event loop calls it every second.
         """
@@ -210,14 +210,14 @@ class Keeper:
 
 
 _claiming: WeakSet[Channel] = WeakSet()
-"""Channels of parts; they stay so when their last list was cancelled, for what they delivered ends after that."""
+"""Channels of parts; they stay in this set after their last list is cancelled, since delivered parts end later."""
 
 NO_ARGUMENTS: Final[tuple[list[Any], dict[str, Any], dict[str, Any]]] = (
     [],
     {},
     dict.fromkeys(("callbacks", "errbacks", "chain", "chord")),
 )
-"""What each message holds, decoded: Celery need not do it for each part. No text in Redis can name this object."""
+"""Decoded body of every message, so that Celery decodes none. No text in Redis can name this object."""
 _BODY = json.dumps(NO_ARGUMENTS)
 
 
@@ -273,14 +273,14 @@ def install() -> None:
 
 
 def kick() -> None:
-    """Claim now, without a wake-up: capacity was freed. Call it on the thread of Celery's event loop."""
+    """Claim now, without waiting for a wake-up, since capacity was freed. Only on the thread of Celery's event loop."""
     for channel in list(_claiming):
         if not channel.closed:
             channel.claim()
 
 
 class QoS(stock.QoS):
-    """Lets the keeper know what ended: an acknowledgement is nothing that Redis waits for."""
+    """Passes acknowledgements to the keeper: Redis needs none."""
 
     channel: Channel
     restore_at_shutdown = False
@@ -293,12 +293,12 @@ class QoS(stock.QoS):
         """Do nothing: the claim took the part."""
 
     def ack(self, delivery_tag: str) -> None:
-        """Let the keeper know that the part is finished; a message of remote control is none, whatever tag it bears."""
+        """Mark the part finished; messages of remote control are ignored, whatever their tag."""
         if self.channel in _claiming:
             self.channel.keeper.finish(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Let the keeper know that the part goes back, or that it is finished."""
+        """Requeue the part, or mark it finished."""
         if not requeue:
             self.ack(delivery_tag)
         elif self.channel in _claiming:
@@ -308,7 +308,7 @@ class QoS(stock.QoS):
         """Do nothing: parts in flight stay taken, whatever happens to a connection."""
 
     def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
-        """Look after the parts; Celery's event loop calls it every second."""
+        """Run `Keeper.tend`; Celery's event loop calls this every second."""
         if self.channel.lists:
             self.channel.keeper.tend()
 
@@ -330,7 +330,7 @@ class Channel(stock.Channel):
     Message = Message
     do_restore = False
     keeper_key = ""
-    """By which the keeper is found: a text, because Celery shows transport options to operators."""
+    """Name of the keeper; a string because Celery shows transport options to operators."""
     from_transport_options = (*stock.Channel.from_transport_options, "keeper_key")  # type: ignore[assignment]
     lists: tuple[str, ...] = ()
     """The fleet's lists that it consumes, in the order of service."""
@@ -338,16 +338,16 @@ class Channel(stock.Channel):
 
     @cached_property
     def keeper(self) -> Keeper:
-        """What this process has taken."""
+        """The keeper of this process."""
         return _keepers[self.keeper_key]
 
     def _queue_bind(self, exchange: Any, routing_key: Any, pattern: Any, queue: Any) -> None:
-        """Note who listens to what, if Redis has room for it: a worker must start to make room, and needs no note."""
+        """Record the binding, unless Redis is full: a worker must be able to start then, and needs no record."""
         with suppress(ResponseError):
             super()._queue_bind(exchange, routing_key, pattern, queue)  # type: ignore[no-untyped-call]
 
     def _size(self, queue: str) -> Any:
-        """Count what waits, outside a transaction: a full Redis of version 6 takes no command in one."""
+        """Count waiting messages outside a transaction: a full Redis 6 accepts no command inside one."""
         with self.conn_or_acquire() as client:
             return client.llen(queue)
 
@@ -390,13 +390,13 @@ class Channel(stock.Channel):
             self.client.connection.send_command("BRPOP", *wakeups, self.brpop_timeout)
 
     def _receive_one(self, c: Any) -> Any:
-        """Receive a broadcast; anything else is ignored, for anybody with Redis can send it."""
+        """Receive a broadcast; ignore malformed messages, as anyone who can write to Redis can send them."""
         try:
             return super()._receive_one(c)  # type: ignore[no-untyped-call]
         except (OSError, RedisError, Empty):
             raise
         except Exception as error:  # noqa: BLE001  stock kombu lets it end the worker
-            _log.warning("ignored a broadcast that is no message: %s", type(error).__name__)
+            _log.warning("ignored a malformed broadcast: %s", type(error).__name__)
             raise Empty from None
 
     def _brpop_read(self, **options: Any) -> Any:
@@ -427,7 +427,7 @@ class Poller(stock.MultiChannelPoller):
     """Checks subscriptions without an event loop too: Flower's thread has none."""
 
     def get(self, callback: Any, timeout: float | None = None) -> Any:
-        """Wait for a message, and ping what has been silent."""
+        """Wait for a message, and ping idle subscriptions."""
         self.maybe_check_subclient_health()  # type: ignore[no-untyped-call]
         return super().get(callback, timeout)  # type: ignore[no-untyped-call]
 

@@ -1,1 +1,1 @@
-"""One worker process: the pool that Celery hands parts to, the loop that runs them, and what it owns."""
+"""One worker process: Celery's pool of parts, the event loop that runs them, and its resources."""

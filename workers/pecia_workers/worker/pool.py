@@ -1,7 +1,7 @@
 """Celery's worker pool for parts: one asyncio loop in a thread, as many parts in flight as the engine can hold.
 
-Two threads. The hub thread is Celery's: it claims, hands parts over and reports to Celery how they end. The loop thread
-is the runtime's. What crosses over goes in groups, with one wake-up for all of them.
+Two threads. The hub thread is Celery's: it claims, hands parts over and reports their ends to Celery. The loop thread
+is the runtime's. Parts and ends cross between them in groups, with one wake-up a group.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ _SHUTDOWN_EVERY_S = 0.2
 _PUT_BACK_AGAIN_S = 0.2
 _PUMP_S = 0.01
 _GATHER_S = 0.02
-"""How long ends are gathered before the hub hears of them; the engine lives on parts claimed ahead meanwhile."""
+"""How long ended parts are gathered before the hub is notified; parts claimed ahead keep the engine busy meanwhile."""
 _PUT_BACK_S = 5.0
 
 
 class EnginePool(BasePool):  # type: ignore[misc]
-    """Keeps parts in flight, and so is the gate through which the queue is claimed from."""
+    """Keeps parts in flight; its free capacity limits claims from the queue."""
 
     signal_safe = False
     task_join_will_block = False
@@ -57,10 +57,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._suspects = 0
         self._arrived: list[PartInFlight] = []
         self._begun: deque[tuple[PartInFlight, Mapping[str, Any]]] = deque()
-        """What Postgres has handed out."""
+        """Parts claimed in Postgres."""
         self._ended: deque[tuple[PartInFlight, Ending]] = deque()
         self._priced: deque[tuple[UUID, int]] = deque()
-        """The actual cost of parts: claims weighed the estimated cost."""
+        """Actual cost of parts; claims used their estimated cost."""
         self._woken = False
         self._runtime = self.app.new_runtime()
         self._runner = PartRunner(
@@ -99,13 +99,13 @@ class EnginePool(BasePool):  # type: ignore[misc]
                 self._runner.stop()
 
     def register_with_event_loop(self, loop: Any) -> None:
-        """Remember the hub, which kombu itself forgets when a connection breaks; and wake-ups were lost with it."""
+        """Keep the hub: kombu drops it when a connection breaks, and wake-ups would be lost."""
         self._hub = loop
         self._woken = True
         loop.call_soon(self._collect)
 
     def capacity(self) -> Capacity:
-        """Return what may be claimed now; nothing beside a suspect, or once a signal asked the worker to stop."""
+        """Return the capacity for claims: none beside a suspect, or once a signal asked the worker to stop."""
         budget, share = self._budget, self._runtime.room
         closing = self._state != self.RUN or _is_set(state.should_stop) or _is_set(state.should_terminate)
         closed = closing or self._suspects or not share
@@ -151,25 +151,25 @@ class EnginePool(BasePool):  # type: ignore[misc]
         return job
 
     def dispatch(self) -> None:
-        """Hand over what has arrived, in one wake-up."""
+        """Hand the arrived parts to the loop, with one wake-up."""
         arrived, self._arrived = self._arrived, []
         if arrived:
             self._runner.submit(arrived)
 
     def _wake_hub(self) -> None:
-        """Have the events of a claim sent: what the hub's own thread puts off does not end its wait for a socket."""
+        """Wake the hub so that it sends a claim's events: callbacks added on the hub's own thread do not wake it."""
         if self._hub:
             self._hub.call_soon(self._run_ready)
 
     def _note(self, noted: deque[Any], *what: Any) -> None:
-        """Let the hub thread know. Called on the loop thread, which must not touch Celery."""
+        """Notify the hub thread. Called on the loop thread, which must not touch Celery."""
         noted.append(what)
         if not self._woken and self._hub:
             self._woken = True
             asyncio.get_running_loop().call_later(_GATHER_S, lambda: self._hub.call_soon(self._collect))
 
     def _collect(self) -> None:
-        """Report to Celery what has ended; then put back what did not, and claim into the freed capacity."""
+        """Report ended parts to Celery; then put back the requeued ones, and claim into the freed capacity."""
         self._woken = False
         while self._priced:
             part, tokens = self._priced.popleft()
@@ -205,7 +205,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
             job.callback(ending.result)
 
     def _run_ready(self) -> None:
-        """Run what Celery put off for the hub's next turn: acknowledgements and events, in one group."""
+        """Run callbacks that Celery scheduled for the hub's next turn: acknowledgements and events, in one group."""
         if self._hub:
             for item in self._hub._pop_ready():  # noqa: SLF001  nothing else runs them once the hub has stopped
                 item()
@@ -222,7 +222,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """Do nothing: the process id is this process's. Celery terminates the job itself next."""
 
     def fatal(self, error: Exception) -> None:
-        """Give everything back and exit non-zero. From any thread."""
+        """Requeue all parts and exit non-zero. Callable on any thread."""
         if self._broken:  # each part in flight reports the same loss
             return
         self._broken = True
@@ -234,7 +234,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def on_stop(self) -> None:
         """Finish parts in flight within the drain timeout, requeue the rest.
 
-        In a cold shutdown Celery calls this from a signal handler: then `on_terminate`, which follows, does the work.
+        In a cold shutdown Celery calls this from a signal handler; then it does nothing, as `on_terminate` follows.
         """
         if _is_set(state.should_terminate):
             return
@@ -250,7 +250,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._close_down()
 
     def on_terminate(self) -> None:
-        """Give everything back now."""
+        """Requeue all parts now."""
         self._close_down()
 
     def _close_down(self) -> None:

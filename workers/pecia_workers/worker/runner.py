@@ -1,6 +1,6 @@
-"""Parts on the loop thread: a job for each that Celery handed over, what runs it to its end, and what Flower sees.
+"""Parts on the loop thread: a task for each part from Celery, its run to the end, and its events for Flower.
 
-Celery and Flower are shown ids, enumerations and numbers of a part, and no text.
+Celery and Flower get ids, enumerations and numbers of a part, never text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CANCELLED = "cancelled"
-"""What Celery gets as the signal that ended a part which was cancelled in Postgres: it then calls it revoked."""
+"""Signal name reported to Celery for a part that was cancelled in Postgres; Celery then shows it as revoked."""
 
 
 class Interruption(Enum):
@@ -68,7 +68,7 @@ class PartInFlight:
     on_interrupt: Callable[[PartInFlight], object] | None = None
 
     def interrupt(self, why: Interruption) -> None:
-        """Cancel it, unless that was done already. From any thread."""
+        """Cancel the part, unless that was done already. Callable on any thread."""
         if self.interruption is not None:
             return
         self.interruption = why
@@ -76,13 +76,13 @@ class PartInFlight:
             self.on_interrupt(self)
 
     def terminate(self, _signal: int | None = None) -> None:
-        """Cancel it because Celery says so: a cold shutdown, unless the revocation was announced before."""
+        """Cancel the part for Celery: a cold shutdown, unless its revocation was announced before."""
         self.interrupt(Interruption.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """An exception as Celery's request wants it, without the traceback, whose lines may quote a document."""
+    """An exception in the form that Celery's request takes, without the traceback, which may quote a document."""
 
     exception: Exception
     traceback: str = ""
@@ -90,19 +90,19 @@ class ErrorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a part ended, as Celery's callback takes it: failed, result or error, seconds. None: nothing for Celery."""
+    """How a part ended, as Celery's callback takes it: failed, result or error, seconds. None: nothing to report."""
 
     result: tuple[int, Any, float] | None
     timed_out: bool = False
 
     @classmethod
     def done(cls, result: Mapping[str, Any] | None, seconds: float) -> Ending:
-        """Say that it is committed."""
+        """Report that the part is committed."""
         return cls(result=(0, None if result is None else repr(result), seconds))
 
     @classmethod
     def failed(cls, error: Exception, seconds: float) -> Ending:
-        """Say that it ended with one of the exceptions that a runtime may raise, of which the code alone is kept."""
+        """Report that the part ended with an exception of the runtime, of which only the code is kept."""
         bare = error
         if isinstance(error, Retry):
             bare = Retry(exc=error.exc if isinstance(error.exc, PartFailedError) else None)
@@ -114,28 +114,28 @@ class Ending:
 
     @classmethod
     def requeued(cls, seconds: float, *, timed_out: bool = False) -> Ending:
-        """Say that it did not end here: its message goes back to its list."""
+        """Report that the part did not end here: its message goes back to its list."""
         return cls(result=(1, ErrorInfo(Reject(requeue=True)), seconds), timed_out=timed_out)
 
 
 class PartRequest(Request):  # type: ignore[misc]
-    """Celery's request, which says that the part has started once Postgres has handed it out."""
+    """Celery's request; reports the part as started only after its claim in Postgres."""
 
     _arguments: Mapping[str, str] | None = None
 
     def begun(self, about: Mapping[str, Any]) -> None:
-        """Send the event of the start. It and all later ones have `about` as the task's keyword arguments."""
+        """Send the event of the start. All events from now on carry `about` as the task's keyword arguments."""
         self._arguments = {"kwargs": repr(about)}
         self.send_event("task-started")
 
     def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002  Celery's name
-        """Send an event, unless it is of the start that Celery means: a claim from Redis, when nothing runs yet."""
+        """Send an event, except Celery's own start event, which comes with the claim, before the part runs."""
         if self._arguments is not None or type != "task-started":
             super().send_event(type, **(self._arguments or {}), **fields)
 
 
 _PAUSE_S = 1.0
-"""Before a part goes back that a fault in Pecia itself threw out, so that it does not spin."""
+"""Pause before a part is requeued after an unexpected exception, so that it does not spin."""
 
 _UNWIND_S = 5.0
 _STOP_S = 10.0
@@ -144,9 +144,8 @@ _STOP_S = 10.0
 class PartRunner:
     """Runs parts on a loop of its own.
 
-    All on the loop's thread: `submitted` is called for every group that was submitted, `begun` for every part that
-    Postgres hands out, with its event, `notify` for every end but those that `abandon` made, `priced` with what
-    a part really costs.
+    All callbacks run on the loop's thread: `submitted` for every submitted group, `begun` for every part claimed in
+    Postgres, with its event, `notify` for every end except those made by `abandon`, `priced` with a part's actual cost.
     """
 
     def __init__(
@@ -176,7 +175,7 @@ class PartRunner:
         return asyncio.run_coroutine_threadsafe(self._start_runtime(), self._loop)
 
     def submit(self, jobs: Collection[PartInFlight]) -> None:
-        """Begin all of them together, so that the runtime can group what it asks the database."""
+        """Start all parts together, so that the runtime can group their statements."""
         for job in jobs:
             job.on_interrupt = lambda job: self._loop.call_soon_threadsafe(self._cancel, job)
         self._loop.call_soon_threadsafe(self._spawn, jobs)
@@ -186,7 +185,7 @@ class PartRunner:
         self._loop.call_soon_threadsafe(self._in_background, self._runtime.revoked(part))
 
     def abandon(self, jobs: Collection[PartInFlight]) -> None:
-        """Wait until interrupted jobs have unwound, seconds at most; then have the runtime give their parts back."""
+        """Wait until interrupted parts have unwound, some seconds at most; then have the runtime requeue them."""
         asyncio.run_coroutine_threadsafe(self._abandon(jobs), self._loop).result()
 
     def stop(self) -> None:
@@ -248,7 +247,7 @@ class PartRunner:
         return await self._unfinished(job, timed_out=timed_out)
 
     async def _unfinished(self, job: PartInFlight, *, timed_out: bool = False) -> Ending | None:
-        """Return the end of a part that did not end by itself; None if `abandon` takes care of it."""
+        """Return the end of a part that was interrupted, or None if `abandon` reports it."""
         if job.interruption is Interruption.STOPPED:
             return None
         if job.interruption is Interruption.REVOKED:
@@ -290,7 +289,7 @@ def _age(job: PartInFlight) -> float:
 
 
 async def _quietly(work: Coroutine[Any, Any, None], *, limit_s: float | None = None) -> bool:
-    """Await work whose failure has no remedy; return whether it succeeded."""
+    """Await work and log its failure; return whether it succeeded."""
     try:
         async with asyncio.timeout(limit_s):
             await work

@@ -1,8 +1,8 @@
-"""One worker's loop: what it owns (stores, engine, decoders, heartbeat, watchers), and the way of a part on it.
+"""Run one worker: claim parts, read them, commit their results. Owns stores, engine, decoders and heartbeat.
 
-A part is claimed, run through its stage, committed or requeued. A claim comes with a message or, while Redis does not
-answer, straight from Postgres: by lane and age, without turns and shares. Suspects wait for Redis, and Celery and
-Flower see nothing of what came without a message.
+A part is claimed, run through its stage, committed or requeued. A claim follows a message or, while Redis does not
+answer, is made straight in Postgres: by lane and age, without turns and shares. Suspects wait for Redis, and Celery and
+Flower do not see parts claimed without a message.
 """
 
 import asyncio
@@ -61,19 +61,19 @@ _END_S = 3.0
 _SIGHT_S = 10.0
 _RATE_S = 60
 _CLAIMED_AGO = timedelta(seconds=30)
-"""So long ago the reply to a claim has come, or it is lost."""
+"""Age of a claim at which its reply has arrived or is lost."""
 
 _REST = Backoff(first_s=1.0, longest_s=60.0)
 
 
 def unnoticed(*_news: Any) -> None:
-    """Ignore what a part is, or its exact price."""
+    """Ignore a part's description or exact cost."""
 
 
 class _Storage:
-    """Whether this worker's disk and the payload store do their work: after a failure it claims nothing for a while.
+    """State of this worker's disk and the payload store: after a failure the worker claims nothing for a while.
 
-    Each rest is twice as long, until a part ends again.
+    Each pause is twice as long as the last, until a part ends again.
     """
 
     def __init__(self) -> None:
@@ -100,9 +100,9 @@ class Runtime:
     """Runs parts of the given stages. Everything happens on the loop that `start` runs on."""
 
     stages = Stages
-    """What runs a part through its stage."""
+    """Runs a part through its stage."""
     name: str
-    """The worker's in Postgres and Redis, once it has started."""
+    """The worker's name in Postgres and Redis, once it has started."""
 
     def __init__(
         self,
@@ -111,20 +111,20 @@ class Runtime:
         *,
         redis_serves: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`redis_serves`: whether parts come through Redis; while not, they are claimed from Postgres."""
+        """`redis_serves()`: whether parts arrive through Redis; otherwise they are claimed from Postgres."""
         self._redis_serves = redis_serves
         self._served = frozenset(stages)
         self._claimed: set[UUID] = set()
-        """Parts from the moment their claim is sent to their commit: this worker asks for each but once."""
+        """Parts from the sending of their claim to their commit, so that this worker claims each only once."""
         self._held: dict[UUID, ClaimedPart] = {}
-        """Parts from the answer to their claim to their commit."""
+        """Parts from the reply to their claim to their commit."""
         self._taken = 0
-        """How often it was taken for dead."""
+        """How often this worker was declared dead."""
         self._running: dict[UUID, tuple[ClaimedPart, asyncio.Task[None]]] = {}
         self._cancelled: set[UUID] = set()
         self._died_on: set[UUID] = set()
         self._overdue: set[UUID] = set()
-        """Parts that run here and were given up."""
+        """Parts that still run here after they were given up."""
         self._requeue_reason = "given_back"
         self._committed = 0
         self._storage = _Storage()
@@ -133,12 +133,12 @@ class Runtime:
         self._turned_at = monotonic()
         self._engine_seen: EngineWatch | None = None
         self._each_second: deque[int] = deque([0], maxlen=_RATE_S + 1)
-        """Parts committed since the start, as of each of the last seconds."""
+        """Count of parts committed since the start, as of each of the last seconds."""
 
     async def start(self, priced: Priced = unnoticed) -> Budget:
-        """Open the stores, load the engine if a stage needs one, register; return how much may be claimed.
+        """Open the stores, load the engine if a stage needs one, register; return the budget for claims.
 
-        `priced` gets what a part really takes of that, in tokens.
+        `priced` is called with each part's actual cost, in tokens.
         """
         engine = None
         if self._served - ENGINELESS:
@@ -164,7 +164,7 @@ class Runtime:
         return budget
 
     async def _go_on_duty(self, identity: WorkerIdentity) -> None:
-        """Register; from then on beat, hear of cancelled jobs, look after others, and claim while Redis is away."""
+        """Register, and start the heartbeat, the listener for cancellations, upkeep, and direct claims."""
         settings, enter = self._settings, self._resources.enter_async_context
         self._in_background(self._keep_turning())
         lost = partial(asyncio.get_running_loop().call_soon_threadsafe, self._taken_for_dead)
@@ -198,11 +198,11 @@ class Runtime:
             await asyncio.sleep(_TURN_EVERY_S)
 
     def _is_turning(self) -> bool:
-        """Return whether the loop moves; a part may keep it for as long as parts may take. On any thread."""
+        """Return whether the loop makes progress; a part may block it until its timeout. Callable on any thread."""
         return monotonic() - self._turned_at < self._settings.part_timeout.total_seconds()
 
     async def _keep_sight(self) -> None:
-        """Give back what runs here for Postgres alone: the reply to a claim may have been lost."""
+        """Requeue parts that Postgres lists here and this process does not know: the reply to their claim was lost."""
         while True:
             await asyncio.sleep(_SIGHT_S)
             try:
@@ -214,7 +214,7 @@ class Runtime:
                 log.info("look_failed", error=name_of(error))
 
     def _taken_for_dead(self) -> None:
-        """Let go of everything: others run it now. What was counted against it is taken back."""
+        """Cancel all parts, which others run now, and undo the deaths that were counted on them."""
         log.error("taken_for_dead", parts=len(self._running))
         self._taken += 1
         for _, task in self._running.values():
@@ -227,10 +227,10 @@ class Runtime:
 
     @property
     def room(self) -> float:
-        """Share of what may be claimed as a rule: less after the engine ran out of memory, none without Postgres.
+        """Share of the usual budget that may be claimed: less after the engine ran out of memory, 0 without Postgres.
 
-        Nor for a while after a disk was full or the payload store away, nor as long as Postgres does not know the
-        worker, or takes it for dead. What came without a message takes part of it.
+        Also 0 for a while after a full disk or an outage of the payload store, and while the worker is not registered
+        or declared dead. Parts claimed without a message use some of it.
         """
         return max(0.0, self._share - len(self._direct) / self._slots)
 
@@ -245,7 +245,7 @@ class Runtime:
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """Parts committed in the last minute, share of what may be claimed as a rule, KV cache in use (0 to 1)."""
+        """Parts committed in the last minute, share of the budget that may be claimed, KV cache in use (0 to 1)."""
         figures: dict[str, Any] = {
             "parts-per-minute": self._each_second[-1] - self._each_second[0],
             "share-of-budget": round(self.room, 2),
@@ -255,7 +255,7 @@ class Runtime:
         return figures
 
     async def lost(self) -> None:
-        """Return once the engine has died, of a part or of itself; never for a worker without one."""
+        """Wait until the engine has died, on a part or without one; forever on a worker without an engine."""
         with suppress(EngineDeadError):
             while True:
                 self._each_second.append(self._committed)
@@ -267,15 +267,15 @@ class Runtime:
             self._died_on.update(batcher.died_on or ())
 
     async def stop(self) -> None:
-        """Stop the engine and the decoders, sign off, close every connection."""
+        """Stop the engine and the decoders, mark the worker stopped, close every connection."""
         await self._resources.aclose()
 
     async def run(
         self, part: UUID, *, deaths: int, begun: Callable[[Mapping[str, Any]], None] = unnoticed
     ) -> Mapping[str, Any] | None:
-        """Run one part to its commit, and return its event of the result. It is not run if more workers died on it.
+        """Run one part to its commit, and return its result event. Skips it if more than `deaths` workers died on it.
 
-        `begun` is called once Postgres has handed the part out, with its event: ids, enumerations, numbers.
+        `begun` is called once the part is claimed in Postgres, with its event: ids, enumerations, numbers.
         Raises `celery.exceptions.Ignore` if there is nothing to do, `PartCancelledError` if it was cancelled, `Retry`
         if it failed and will be tried again, `PartFailedError` if it failed for good, `RuntimeLostError` if the engine
         is gone. After any other exception, `StorageUnavailableError` for one, the part is requeued.
@@ -296,10 +296,10 @@ class Runtime:
                     self._claimed.discard(part)
         if await self._ledger.withdrawn(part):
             raise PartCancelledError
-        raise Ignore("nothing to do: done, taken over, another worker's or here without a message")
+        raise Ignore("nothing to do: done, taken over, another worker's or running here without a message")
 
     async def _run_without_message(self, part: ClaimedPart) -> None:
-        """Run a part that Celery does not hear of; whatever keeps it from its end, it goes back."""
+        """Run a part without Celery; requeue it if anything prevents its end."""
         try:
             await self._run_claimed(part, time_ns())
         except (Ignore, Retry, PartFailedError):
@@ -341,7 +341,7 @@ class Runtime:
             return outcome
 
     async def _work(self, part: ClaimedPart) -> Outcome:
-        """Run the part's stage, visible to cancellation meanwhile."""
+        """Run the part's stage; cancellations reach it meanwhile."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  the pool runs parts as tasks
         self._running[part.id] = (part, task)
@@ -374,7 +374,7 @@ class Runtime:
             self._overdue.discard(part.id)
 
     async def _publish_parts(self) -> None:
-        """Publish what ingest has cut, a part that waited for this, a suspect; the relay does the rest."""
+        """Publish the parts that ingest made, released parts and suspects; the relay publishes all others."""
         with suppress(RedisError, OSError), outage_suppressed():
             await relay_due(self._database, self._bus, limit=_PUBLISHED_AT_ONCE)
 
@@ -385,10 +385,10 @@ class Runtime:
                 task.cancel()
 
     async def requeue(self, parts: Collection[UUID]) -> None:
-        """Queue again, in Postgres, what this worker holds of these parts and will not finish.
+        """Requeue, in Postgres, those of the parts that this worker holds and will not finish.
 
-        Those that the engine died on count it as a death, or one page could take down engine after engine; their
-        messages are the relay's, and so are all while Redis is away. The pool puts the others back into Redis.
+        Parts that the engine died on count a death, or one page could take down engine after engine. The relay
+        publishes them, and all parts while Redis is unavailable; the pool puts the others back into Redis.
         """
         died_on = self._died_on.intersection(parts)
         unpublish = not self._redis_serves()
@@ -397,7 +397,7 @@ class Runtime:
             await self._publish_parts()
 
     async def _give_up(self, part: UUID) -> None:
-        """Queue a part elsewhere that does not end, perhaps not even cancelled; it counts as a death."""
+        """Requeue a part that does not end, not even when cancelled; it counts a death."""
         metrics.OVERDUE_PARTS.inc()
         log.error("part_overdue", part=str(part))
         self._died_on.add(part)
@@ -413,7 +413,7 @@ _NUMBERED = {Stage.READ: "page", Stage.CAPTION: "segment"}
 
 
 def task_arguments(part: ClaimedPart) -> dict[str, Any]:
-    """Return what a claimed part is; its page and job first, since a list of tasks shows forty characters."""
+    """Describe a claimed part, page and job first, since lists of tasks show forty characters."""
     about: dict[str, Any] = {}
     if part.stage in _NUMBERED:
         about[_NUMBERED[part.stage]] = part.ordinal + 1
@@ -424,7 +424,7 @@ def task_arguments(part: ClaimedPart) -> dict[str, Any]:
 
 
 def task_result(outcome: Outcome) -> dict[str, Any] | None:
-    """Return what became of a part that did not fail."""
+    """Describe the outcome of a part that did not fail."""
     match outcome:
         case Done(content=Split() as split):
             return {"documents": len(split.documents)}

@@ -1,6 +1,6 @@
-"""The stages that one worker serves, and what runs them: decoders, its engine behind a batcher, fallback, witness.
+"""The stages that one worker serves, with their decoders, its engine behind a batcher, fallback and witness.
 
-Ingest stands here: it judges a payload and cuts it into priced parts.
+Includes ingest, which validates a payload and splits it into priced parts.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ _CODES = (
 
 @dataclass(eq=False)
 class Stages:
-    """Runs parts through their stages. What `start` starts ends with `resources`."""
+    """Runs parts through their stages. `resources` owns everything that `start` starts."""
 
     settings: WorkerSettings
     identity: WorkerIdentity
@@ -80,7 +80,7 @@ class Stages:
     canaries: Canaries | None = None
 
     async def start(self, priced: Priced) -> base.Budget:
-        """Start the decoders, and what an engine needs if there is one; return how much may be claimed."""
+        """Start the decoders, and the engine if there is one; return the budget for claims."""
         settings = self.settings
         scratch = ScratchDirectory.create(Path(settings.spool_dir) if settings.spool_dir else None)
         self.resources.callback(scratch.remove)
@@ -92,7 +92,7 @@ class Stages:
         self.resources.push_async_callback(decoder.stop)
 
         async def served() -> frozenset[Stage]:
-            """Return what the fleet can do: by its settings, started or not, and by who is on duty."""
+            """Return the stages that the fleet serves: by its settings, and by its live workers."""
             return base.stages_served(settings) | await retry_unavailable(
                 partial(stages_on_duty, self.database)
             )
@@ -168,7 +168,7 @@ class Stages:
     async def _witnesses(
         self, engine: base.Engine, priced: Priced
     ) -> tuple[Witnesses, base.Generator | None]:
-        """Return who reads pages beside this engine, and the CPU engine if it is started for that."""
+        """Return the witnesses beside this engine, and the CPU engine if it is started for that."""
         settings = self.settings
         choice = Witness(settings.witness)
         samples = engine.capabilities.samples
@@ -190,11 +190,11 @@ class Stages:
 
     @property
     def memory(self) -> float:
-        """Share of its budget for which the engine has memory."""
+        """Share of its budget for which the engine has memory, 0 to 1."""
         return self.batcher.memory if self.batcher else 1.0
 
     async def run(self, part: ClaimedPart) -> Outcome:
-        """Run the part's stage; every error becomes an outcome but that the part, the engine or the storage is lost."""
+        """Run the part's stage; errors become outcomes, except a lost part, engine or storage."""
         if part.deaths >= self.settings.max_deaths:
             return Failed(Failure.of(FailureCode.POISONED, attempt=part.attempt))
         try:
@@ -227,12 +227,12 @@ def _report_use(engine: base.Engine, batcher: Batcher) -> None:
 
 
 def _is_of_storage(error: Exception) -> bool:
-    """Return whether a disk or the payload store failed, whatever the document."""
+    """Return whether the disk or the payload store failed, independent of the document."""
     return isinstance(error, BaseError) or (isinstance(error, OSError) and error.errno in _FULL)
 
 
 def failure_of(error: Exception, *, attempt: int) -> Failure:
-    """Return the failure that an error means. Holds no text of the document."""
+    """Return the failure for an error. It holds no text of the document."""
     match error:
         case MediaError():
             return Failure.of(error.code, error.found, attempt=attempt)
@@ -245,11 +245,11 @@ def failure_of(error: Exception, *, attempt: int) -> Failure:
 
 
 class Ingest:
-    """Cuts payloads for the stage that will work on them.
+    """Splits payloads into parts for their stage.
 
-    `stages_served` is what the fleet's engines can do, `readers_can` whether they fill fields too, or read a language:
-    what none of them can must fail now, neither wait for ever nor page by page.
-    `intake` returns a part's payload, which the fleet may have to fetch first.
+    `stages_served` returns the stages of the fleet's engines, `readers_can` whether its readers fill fields or read a
+    language: a job that no engine can do fails here, once, and does not wait forever. `intake` returns a part's
+    payload, after fetching it where needed.
     """
 
     def __init__(
@@ -330,5 +330,5 @@ class Ingest:
 
 
 def segment_count(duration: float, length: float) -> int:
-    """Return into how many segments a video of so many seconds is cut: the last has half to one and a half `length`."""
+    """Return the number of segments of a video, in seconds; the last lasts half to one and a half `length`."""
     return max(1, math.floor(duration / length + 0.5))
