@@ -100,8 +100,8 @@ def test_the_limits_hold_for_objects_too(s3_options: dict[str, str], put: Put) -
 @pytest.mark.parametrize(
     ("answer", "code", "found"),
     [
-        (Answer(status=403), REFUSED, "The object store does not let the fleet read the object."),
-        (Answer(status=401), REFUSED, "The object store does not let the fleet read the object."),
+        (Answer(status=403), REFUSED, "The object store denies the fleet access to the object."),
+        (Answer(status=401), REFUSED, "The object store denies the fleet access to the object."),
         (Answer(status=503), UNREACHABLE, "The object store does not answer (GenericError)."),
         (
             Answer(DOCUMENT, length=LIMIT, then="reset"),

@@ -58,8 +58,8 @@ def test_tls_is_held_to_the_name_and_not_left(
     with handing_out(authority.context()) as right, handing_out(authority.context("other.test")) as wrong:
         urls = [one.plan("/scan", Answer(DOCUMENT)) for one in (right, wrong, server)]
         assert fetch(urls[0]) == DOCUMENT
-        assert failure(urls[1]) == (UNREACHABLE, "The URL's server shows a certificate for another name.")
-        assert failure(leading_to(right, urls[2])) == (REFUSED, "The URL leads from https to http.")
+        assert failure(urls[1]) == (UNREACHABLE, "The URL's server presents a certificate for another name.")
+        assert failure(leading_to(right, urls[2])) == (REFUSED, "The URL redirects from https to http.")
         broken = right.plan("/noise", Answer(DOCUMENT, length=2 * len(DOCUMENT), then="noise"))
         assert failure(broken)[0] is UNREACHABLE
         assert wrong.asked == server.asked == []
@@ -69,7 +69,7 @@ def test_a_private_address_is_not_called_unless_its_network_is_allowed(server: D
     url = server.plan("/scan", Answer(DOCUMENT))
     assert failure(url, source_allow=()) == (
         REFUSED,
-        "The URL's host, or one that it leads to, has an address that is not public.",
+        "The URL's host, or that of a redirect, has an address that is not public.",
     )
     assert server.asked == []
 
@@ -112,7 +112,7 @@ def test_redirects_come_to_an_end(server: DocumentServer) -> None:
 BOMB = Answer(gzip.compress(b"\0" * 10_000_000), headers={"Content-Encoding": "gzip"})
 STATUSES = {REFUSED: (204, 206, 304, 401, 404, 410), UNREACHABLE: (408, 429, 500, 503)}
 SLOW = Answer(DOCUMENT, length=LIMIT, then="trickle")
-BROKEN = "The URL's server broke off, or speaks no HTTP."
+BROKEN = "The URL's server aborted the connection, or does not speak HTTP."
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ BROKEN = "The URL's server broke off, or speaks no HTTP."
             Answer(DOCUMENT, length=LIMIT, then="hang"),
             {"source_silence": 0.2},
             UNREACHABLE,
-            "The URL's server was silent for too long.",
+            "The URL's server sent nothing for too long.",
         ),
         (SLOW, {"source_timeout": 0.3}, UNREACHABLE, "The URL's server took too long."),
     ],

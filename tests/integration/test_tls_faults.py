@@ -24,34 +24,34 @@ __all__ = ["outbox"]
 
 SECONDS = timedelta(seconds=3)
 EXPECTED = {
-    "expired": ("tls_expired", "shows a certificate that has expired, or is not valid yet"),
-    "another name": ("tls_other_name", "shows a certificate for another name"),
+    "expired": ("tls_expired", "presents a certificate that has expired, or is not valid yet"),
+    "another name": ("tls_other_name", "presents a certificate for another name"),
     "unknown authority": (
         "tls_untrusted",
-        "shows a certificate that no authority has signed which the fleet trusts",
+        "presents a certificate from an authority that the fleet does not trust",
     ),
     "self-signed": (
         "tls_untrusted",
-        "shows a certificate that no authority has signed which the fleet trusts",
+        "presents a certificate from an authority that the fleet does not trust",
     ),
-    "short key": ("tls_weak", "shows a certificate with a key or a digest that is too weak"),
-    "certificate of 1 MB": ("tls_handshake", "broke off the TLS handshake, or speaks no TLS"),
-    "TLS 1.0": ("tls_version", "speaks no version of TLS that the fleet speaks"),
+    "short key": ("tls_weak", "presents a certificate with a key or a digest that is too weak"),
+    "certificate of 1 MB": ("tls_handshake", "aborted the TLS handshake, or does not speak TLS"),
+    "TLS 1.0": ("tls_version", "supports no version of TLS that the fleet supports"),
     "client certificate": (
         "tls_client_certificate",
-        "demands a certificate of its clients, and the fleet has none",
+        "requires a client certificate, which the fleet does not have",
     ),
-    "client certificate, TLS 1.2": ("tls_handshake", "broke off the TLS handshake, or speaks no TLS"),
-    "stalls": ("timeout", "was silent for too long"),
-    "stalls in the handshake": ("timeout", "was silent for too long"),
-    "noise": ("tls_handshake", "broke off the TLS handshake, or speaks no TLS"),
-    "plain HTTP": ("tls_handshake", "broke off the TLS handshake, or speaks no TLS"),
-    "closes": ("tls_handshake", "broke off the TLS handshake, or speaks no TLS"),
-    "resets": ("tls_handshake", "broke off the TLS handshake, or speaks no TLS"),
-    "no protocol in common": ("tls_handshake", "broke off the TLS handshake, or speaks no TLS"),
-    "unknown name": ("tls_handshake", "broke off the TLS handshake, or speaks no TLS"),
-    "closes in the answer": ("not_http", "broke off, or speaks no HTTP"),
-    "noise in the answer": ("connection_broken", "broke off, or speaks no HTTP"),
+    "client certificate, TLS 1.2": ("tls_handshake", "aborted the TLS handshake, or does not speak TLS"),
+    "stalls": ("timeout", "sent nothing for too long"),
+    "stalls in the handshake": ("timeout", "sent nothing for too long"),
+    "noise": ("tls_handshake", "aborted the TLS handshake, or does not speak TLS"),
+    "plain HTTP": ("tls_handshake", "aborted the TLS handshake, or does not speak TLS"),
+    "closes": ("tls_handshake", "aborted the TLS handshake, or does not speak TLS"),
+    "resets": ("tls_handshake", "aborted the TLS handshake, or does not speak TLS"),
+    "no protocol in common": ("tls_handshake", "aborted the TLS handshake, or does not speak TLS"),
+    "unknown name": ("tls_handshake", "aborted the TLS handshake, or does not speak TLS"),
+    "closes in the answer": ("not_http", "aborted the connection, or does not speak HTTP"),
+    "noise in the answer": ("connection_broken", "aborted the connection, or does not speak HTTP"),
 }
 """Code of a delivery, and how the sentence about a document goes on."""
 

@@ -1,1 +1,1 @@
-"""Bundles: from pages as they were read to documents, each with its kind and its patient."""
+"""Bundles: splits read pages into documents, each with its kind and its patient."""

@@ -1,4 +1,4 @@
-"""A bundle that people corrected is split anew: their documents stand, and pages that are new to it are added."""
+"""A new split of a corrected bundle: people's documents are kept, and new pages are added to them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -8,9 +8,9 @@ from pecia_schemas.bundles import BundleDoubt, BundleDoubtReason, Cut, DocumentP
 
 
 def with_new_pages(kept: Split, fresh: Split) -> Split:
-    """Return the corrected documents, with the pages that only the fresh split has where that split puts them.
+    """Return the corrected documents, with the pages that only the new split has, where that split puts them.
 
-    A document that gets such a page is in doubt there, and in conflict if the page does not name its patient alone.
+    A document that gets such a page has a doubt there, and a conflict if the page names anyone but its patient.
     """
     new = {page.number for page in fresh.page_signs} - {page.number for page in kept.page_signs}
     added = _Added(kept, [page for page in fresh.page_signs if page.number in new], fresh)
@@ -46,7 +46,7 @@ def with_new_pages(kept: Split, fresh: Split) -> Split:
 
 
 class _Added:
-    """Pages that are new to corrected documents, and whom they name, by the numbers of these."""
+    """Pages that are new to corrected documents, and the patients they name, by the corrected documents' numbers."""
 
     def __init__(self, kept: Split, pages: Collection[SplitPage], fresh: Split) -> None:
         self.patients = list(kept.patients)
@@ -65,7 +65,7 @@ class _Added:
         self._astray = {page for pages in conflicts for page in pages}
 
     def to(self, part: DocumentPart, pages: Collection[int], *, unsure: Iterable[int]) -> DocumentPart:
-        """Return the document with these pages added. They are in doubt, and so are the `unsure` pages."""
+        """Return the document with these pages added. They are marked doubtful, as are the `unsure` pages."""
         conflict = {
             page for page in pages if page in self._astray or {*self.signs[page].patients} - {part.patient}
         }
@@ -93,9 +93,9 @@ class _Added:
 
 
 def _same_numbers(kept: Split, fresh: Split) -> dict[int, int]:
-    """Return the number among the corrected documents of each patient of the fresh split whom both name alike.
+    """Map the new split's patients to numbers of the corrected documents, where both name the same patient.
 
-    On each page that both have, and whose patient no person decided, one stands where the other does.
+    They are the same if they agree on each common page whose patient no person has set.
     """
     decided = {page for decision in kept.decisions for page in decision.pages}
     before = {page.number: page.patients for page in kept.page_signs if page.number not in decided}

@@ -1,4 +1,4 @@
-"""Of which kind a document is, and in which language: by words, those of its title before all others."""
+"""Kind and language of a document, by its words, with most weight on its title."""
 
 import math
 import re
@@ -58,7 +58,7 @@ _TITLE_OF: Final = {
 _WORD_OF: Final = {kind: re.compile(words, re.IGNORECASE | re.MULTILINE) for kind, words in _WORDS.items()}
 _OF_TITLE, _OF_WORD, _MOST_WORDS = 4.0, 0.8, 4
 _OTHER: Final = 1.5
-"""What the words of a kind must outweigh."""
+"""Weight that the words of a kind must exceed."""
 _LONG_TITLE: Final = 48
 _MOST_TOLD: Final = 5
 
@@ -66,7 +66,7 @@ Evidence = dict[DocumentKind, Counter[str]]
 
 
 def title_kind(text: str) -> DocumentKind | None:
-    """Return the kind that a title names, if the line is one."""
+    """Return the kind that a title names, if the line is a title."""
     if len(text) > _LONG_TITLE or text.rstrip()[-1:] in ".,;:":
         return None
     spaced = re.sub(r"(?<=\b\w) (?=\w\b)", "", text)  # R E Z E P T
@@ -78,7 +78,7 @@ def title_kind(text: str) -> DocumentKind | None:
 
 
 def evidence_of(text: str) -> Evidence:
-    """Return the words of a text that speak for each kind."""
+    """Return the words of a text that indicate each kind."""
     found = {}
     for kind, shape in _WORD_OF.items():
         if words := Counter(word.strip().casefold() for word in shape.findall(text)):
@@ -89,7 +89,7 @@ def evidence_of(text: str) -> Evidence:
 def judge(
     titles: Mapping[str, DocumentKind], evidence: Evidence
 ) -> tuple[DocumentKind, float, tuple[str, ...]]:
-    """Return the likeliest kind, its probability, and words that speak for it; `titles` are the first page's."""
+    """Return the likeliest kind, its probability, and the words that indicate it; `titles` are the first page's."""
     scores = {kind: _OF_WORD * min(_MOST_WORDS, len(words)) for kind, words in evidence.items()}
     for kind in set(titles.values()):
         scores[kind] = scores.get(kind, 0.0) + _OF_TITLE
@@ -121,7 +121,7 @@ _SCRIPTS: Final = (
 
 
 def languages_in(text: str) -> Counter[str]:
-    """Return how much of a text speaks for each language, in letters."""
+    """Return how many letters of a text indicate each language."""
     letters = sum(map(str.isalpha, text))
     for language, script in _SCRIPTS:
         if (count := len(script.findall(text))) * 4 > letters:

@@ -1,4 +1,4 @@
-"""Where a page names its patient: by label and place, in English, German, Korean, and plainly in other languages."""
+"""Mentions of the patient on a page, by label and place: English, German, Korean, simple forms in other languages."""
 
 import datetime as dt
 import re
@@ -98,7 +98,7 @@ _NUMBER: Final = re.compile(r"\W*(?P<number>[A-Z]{0,4}[- ]?\d[\w-]{3,}(?:[ -]\d{
 
 
 def dates_in(text: str) -> Iterator[tuple[re.Match[str], Births]]:
-    """Yield the dates of a text, each with all that it may be."""
+    """Yield the dates of a text, each with all its possible readings."""
     for match in _DATES.finditer(text):
         if dates := frozenset(_readings(match)):
             yield match, dates
@@ -150,7 +150,7 @@ class _Found:
 
 
 def claims_of(page: Page, pieces: Sequence[Piece]) -> list[Claim]:
-    """Return what a page says of its patient: one claim, or several that cannot be of one patient."""
+    """Return a page's claims about its patient: one, or several that contradict each other."""
     claims: list[Claim] = []
     for found in _found(pieces):
         claim = _claim(found, page)
@@ -311,7 +311,7 @@ def _is_name(text: str) -> bool:
 
 
 def _neighbour(pieces: Sequence[Piece], number: int) -> Piece | None:
-    """Return what stands to the right of a label, or below it."""
+    """Return the piece to the right of a label, or below it."""
     box = pieces[number].box
     near = pieces[number + 1 : number + 12]
     if box is None:

@@ -1,4 +1,4 @@
-"""What one page says of the document that it is of, in little memory: its number, head, kind, dates and patient."""
+"""Signs of one page for the split, in little memory: page number, heading, kind, dates and patient."""
 
 import datetime as dt
 import re
@@ -35,7 +35,7 @@ _ORGANISATION: Final = re.compile(
 _GENERIC: Final = re.compile(
     r"tel|phone|telefon|fax|전화|hospital|clinic|medical|praxis|klinik|dr|www|com|gmbh|page|seite"
 )
-"""Words of heads that tell no two apart."""
+"""Words of headings that do not distinguish documents."""
 _OPENING: Final = re.compile(r"^(?:dear |sehr geehrte|liebe[r]? |to whom it may)", re.IGNORECASE)
 _CLOSING: Final = re.compile(
     r"sincerely|regards|faithfully|mit freundlichen|hochachtungsvoll|signature|unterschrift"
@@ -54,18 +54,18 @@ _FEW_WORDS, _MOST_HEAD = 8, 24
 
 @dataclass(frozen=True, slots=True)
 class PageSigns:
-    """What is kept of a page."""
+    """Signs kept of a page."""
 
     number: int
     size: tuple[int, int]
     blank: bool
     separates: bool
-    """Whether it is, or bears, a sign that a document begins behind it, or with it."""
+    """Whether it is a separator sheet, or bears a barcode or mark that starts a document."""
     is_sheet: bool
-    """Whether it is nothing but that."""
+    """Whether it is a separator sheet and nothing else."""
     barcodes: frozenset[str]
     place: int | None
-    """Which page of its document it says that it is."""
+    """Its page number within its document, if printed."""
     total: int | None
     head: frozenset[str]
     letterhead: bool
@@ -73,7 +73,7 @@ class PageSigns:
     opens: bool
     closes: bool
     starts_small: bool
-    """Whether its text goes on in the middle of a sentence."""
+    """Whether its text starts in the middle of a sentence."""
     evidence: Evidence
     languages: Counter[str]
     date: dt.date | None
@@ -81,7 +81,7 @@ class PageSigns:
 
 
 def signs_of(page: Page) -> PageSigns:
-    """Return what a page says."""
+    """Return the signs of a page."""
     pieces = pieces_of(page)
     codes = [block.text for block in page.blocks if block.kind is BlockKind.BARCODE]
     text = "\n".join(piece.text for piece in pieces)
@@ -157,7 +157,7 @@ _AS_DIGITS: Final = str.maketrans("OolI", "0011")
 
 
 def _date_of(pieces: Sequence[Piece]) -> dt.date | None:
-    """Return the date of the document: one with its label, or one that stands alone, behind a place at most."""
+    """Return the date of the document: one with a label, or one alone on its line, at most after a place name."""
     alone = None
     for number, piece in enumerate(pieces):
         for match, dates in dates_in(piece.text):

@@ -1,4 +1,4 @@
-"""Split a bundle: where each document begins, and that no document holds pages of two patients unseen."""
+"""Split a bundle into documents, so that no document has pages of two patients without a conflict."""
 
 import math
 from collections import Counter
@@ -63,7 +63,7 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "blank": 1.11,
     "same_blank": 0.0,
 }
-"""Of the signs that a document begins: log odds, as `python -m tests.shared.drawn_bundles` fits and prints them."""
+"""Log odds of the signs that a document begins, as fitted and printed by `python -m tests.shared.drawn_bundles`."""
 _SIGN_OF: Final[Mapping[str, CutSign]] = {
     **dict.fromkeys(("first_number", "next_number", "number_breaks", "before_is_last"), CutSign.PAGE_NUMBER),
     **dict.fromkeys(("before_is_not_last", "second_follows"), CutSign.PAGE_NUMBER),
@@ -81,29 +81,29 @@ _BEGINNINGS: Final = frozenset({"first_number", "before_is_last", "opens", "othe
 _TIES: Final = frozenset({"next_number", "same_head", "same_barcode"})
 _NOTHING: Final[Mapping[str, float]] = {}
 _ALIKE: Final = 0.6
-"""Share of their words that two heads of one house have in common."""
+"""Share of words that two headings of one institution have in common."""
 _SIZES_APART: Final = 0.06
 _SURE_KIND: Final = 0.7
 _DOUBTFUL: Final = (0.1, 0.9)
-"""Between these a probability is in doubt."""
+"""Range of probabilities in which a cut is doubtful."""
 _LEAST_SURE: Final = 0.95
 """Least probability that a page without a patient belongs to its document, if the next is another patient's."""
 
 
 @dataclass(slots=True)
 class Part:
-    """A document as far as it is split off."""
+    """A document under construction."""
 
     cut: Cut
     pages: list[PageSigns] = field(default_factory=list)
     loose: dict[int, float] = field(default_factory=dict)
-    """Of each page after the first the probability that a document begins there all the same."""
+    """For each page after the first the probability that another document begins there after all."""
     contrary: set[int] = field(default_factory=set)
-    """Pages without a patient that bear a sign of a beginning, whatever the other signs say."""
+    """Pages without a patient that bear a sign of a beginning, whatever their other signs."""
     untied: set[int] = field(default_factory=set)
     """Pages without a patient that no number, head or barcode ties to the document."""
     claim: Claim = field(default_factory=Claim)
-    """Who its pages say that the patient is: those that no page before contradicts."""
+    """The patient named by its pages, without pages that contradict earlier ones."""
     titles: dict[str, DocumentKind] = field(default_factory=dict)
     evidence: Evidence = field(default_factory=dict)
     first: PageSigns | None = None
@@ -115,7 +115,7 @@ class Part:
     def add(
         self, page: PageSigns, probability: float | None = None, features: Mapping[str, float] = _NOTHING
     ) -> None:
-        """Add its next page; `probability`: that a document begins there, by these signs."""
+        """Add its next page; `probability`: that a document begins there, by the page's signs."""
         self.pages.append(page)
         if probability is not None:
             self.loose[page.number] = probability
@@ -136,16 +136,16 @@ class Part:
 
 
 def first_part(page: PageSigns, probability: float = 1.0, signs: Iterable[CutSign] = ()) -> Part:
-    """Return a document that begins with this page."""
+    """Return a document with this first page."""
     part = Part(Cut(page=page.number, probability=probability, signs=tuple(signs)))
     part.add(page)
     return part
 
 
 def split(pages: Iterable[Page], *, subject: Subject | None = None) -> Split:
-    """Return the documents of a bundle's pages, which come in order; those of another than the subject are in conflict.
+    """Return the documents of a bundle's pages, given in order; those of others than `subject` are in conflict.
 
-    Of each page little is kept, so the pages need not be in memory at once.
+    Keeps only signs of each page, so that the pages need not be in memory together.
     """
     signs = [signs_of(page) for page in pages]
     parts, separators = _cut(signs)
@@ -187,7 +187,7 @@ def _page(page: PageSigns, begins: float, patients: Iterable[int]) -> SplitPage:
 
 
 def _cut(signs: Sequence[PageSigns]) -> tuple[list[Part], list[int]]:
-    """Return the documents that begin and go on at these pages, and the numbers of separator sheets."""
+    """Return the documents formed by these pages, and the numbers of separator sheets."""
     parts: list[Part] = []
     separators: list[int] = []
     after_sheet = False
@@ -216,7 +216,7 @@ def _cut(signs: Sequence[PageSigns]) -> tuple[list[Part], list[int]]:
 
 
 def _conflicts(parts: Sequence[Part], expected: Claim | None) -> list[set[int]]:
-    """Return for each document the pages that may be of another patient than its own, or than the expected one."""
+    """Return for each document the pages that may belong to another patient than its own, or than the expected one."""
     conflicts = [set(_contradicting(part, expected)) for part in parts]
     for part, numbers in zip(parts, conflicts, strict=True):
         # A page without a patient that may begin a document may be another patient's.
@@ -232,7 +232,7 @@ def _conflicts(parts: Sequence[Part], expected: Claim | None) -> list[set[int]]:
 
 
 def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dict[str, float]:
-    """Return the signs for and against a document that begins at this page, rather than the part going on."""
+    """Return the signs for and against a new document at this page."""
     first, before = part.first or page, part.last or page
     signs = {"bias": True}
     fits_total = page.total is None or before.total is None or page.total == before.total
@@ -280,12 +280,12 @@ def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dic
 
 
 def probability_of(features: Mapping[str, float]) -> float:
-    """Return the probability that a document begins where these signs are."""
+    """Return the probability that a document begins at a page with these signs."""
     return 1 / (1 + math.exp(-sum(WEIGHTS[name] * value for name, value in features.items())))
 
 
 def _reasons(features: Mapping[str, float]) -> tuple[CutSign, ...]:
-    """Return the signs that speak for a cut, the strongest first."""
+    """Return the signs for a cut, the strongest first."""
     strength: Counter[CutSign] = Counter()
     for name in features.keys() & _SIGN_OF.keys():
         strength[_SIGN_OF[name]] = max(strength[_SIGN_OF[name]], WEIGHTS[name])  # type: ignore[assignment]
@@ -302,7 +302,7 @@ def _sizes_differ(one: PageSigns, other: PageSigns) -> bool:
 
 
 def _contradicting(part: Part, expected: Claim | None) -> Iterable[int]:
-    """Yield the pages that name another patient than their document does, or than the caller expects."""
+    """Yield the pages that name another patient than their document, or than the caller expects."""
     claims: dict[str, tuple[Claim, list[int]]] = {}  # the same signs stand on many pages
     for page in part.pages:
         for claim in page.claims:
@@ -339,14 +339,14 @@ def _add_strays(part: Part, following: Part, conflicts: set[int], of_following: 
 
 
 def _nameless_before(part: Part) -> list[int]:
-    """Return the pages before the first that names the patient, if they may be of a document of their own."""
+    """Return the pages before the first that names the patient, if they may be a separate document."""
     first = next((place for place, page in enumerate(part.pages) if page.claims), 0)
     joins = (part.loose.get(page.number, 0.0) for page in part.pages[1 : first + 1])
     return [page.number for page in part.pages[:first]] if max(joins, default=0.0) > 1 - _LEAST_SURE else []
 
 
 def _patients(claims: Sequence[Claim | None]) -> list[int | None]:
-    """Return a number for each patient of these; None: unknown, or like two that are not surely one."""
+    """Return a number for each claim's patient; None: unknown, or similar to two patients who may differ."""
     named = {place: claim for place, claim in enumerate(claims) if claim is not None and claim.places}
     same: dict[int, list[int]] = {place: [] for place in named}
     for first, second in combinations_with_replacement(named, 2):
@@ -363,7 +363,7 @@ def _patients(claims: Sequence[Claim | None]) -> list[int | None]:
 
 
 class _People:
-    """All whom the pages name, by number: first the patients of documents without a conflict."""
+    """All named patients, numbered; those of documents without a conflict come first."""
 
     def __init__(
         self,
@@ -402,7 +402,7 @@ class _People:
                 self.named |= {page.number: [own] for page in part.pages if page.claims}
 
     def _name(self, part: Part, own: int, apart: Collection[int]) -> None:
-        """Note whom each page of a document in conflict names: on pages `apart` others than its `own` patient too."""
+        """Record the patients on each page of a document in conflict; pages `apart` may name others than its `own`."""
         strangers: list[tuple[Claim, int]] = []
         for page in part.pages:
             for claim in page.claims:
@@ -419,7 +419,7 @@ class _People:
                 self.named.setdefault(page.number, []).append(number)
 
     def _known_as(self, claim: Claim) -> int | None:
-        """Return the only patient of documents without a conflict who is surely the same; None: or not the expected."""
+        """Return the only patient without conflict who is surely the same, and expected; None otherwise."""
         if self._subject and not self._is_expected(claim):
             return None
         same = [
@@ -440,7 +440,7 @@ class _People:
 
     @property
     def expected(self) -> tuple[int, ...] | None:
-        """Numbers of the patient that the caller expects; None: the caller expects none."""
+        """Numbers of the patient that the caller expects; None: no expectation."""
         if self._subject is None:
             return None
         judged = (number for number, claim in enumerate(self.claims, 1) if self._is_expected(claim))

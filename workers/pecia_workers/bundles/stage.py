@@ -15,13 +15,13 @@ from pecia_workers.protocol.parts import ClaimedPart, Done
 _PAGES_AT_ONCE: Final = 16
 
 PagesOf = Callable[[UUID, int, int], Awaitable[Sequence[Page]]]
-"""Returns pages of a job that were read, in order: those behind the page of this number, up to so many."""
+"""Returns a job's read pages in order: up to a number of pages after a page number."""
 CorrectedOf = Callable[[ClaimedPart], Awaitable[Split | None]]
-"""Returns the documents as people corrected them before the bundle is split anew; None: they did not."""
+"""Returns the documents as people corrected them earlier, or None if they did not."""
 
 
 class SplitBundle:
-    """Splits one bundle at a time, for many callers at once, in threads; of its pages few are in memory."""
+    """Splits bundles, each in a thread, with few pages in memory."""
 
     def __init__(self, pages_of: PagesOf, corrected_of: CorrectedOf) -> None:
         self._pages_of, self._corrected_of = pages_of, corrected_of

@@ -1,4 +1,4 @@
-"""The caption and summarize stages: from a video's segments to their captions, and from those to its summary."""
+"""The caption and summarize stages: a video's segments get captions, and the captions a summary."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -116,7 +116,7 @@ class CaptionSegment:
 
 
 def _place_of(part: ClaimedPart, clip: Clip) -> dict[str, Any]:
-    """Return what a caption says of where its segment lies."""
+    """Return the sentence of a caption's prompt that places its segment in the video."""
     stretch = _stretch_of(part)
     return {
         "number": part.ordinal + 1,
@@ -133,7 +133,7 @@ def _stretch_of(part: ClaimedPart) -> Stretch:
 
 
 _MOST_TOKENS: Final = 512
-"""Of a summary whose task names no number."""
+"""Most tokens of a summary whose task sets no limit."""
 _LEAST_TO_SPLIT: Final = 3
 
 CaptionsOf = Callable[[UUID], Awaitable[Sequence[Segment]]]
@@ -142,7 +142,7 @@ CaptionsOf = Callable[[UUID], Awaitable[Sequence[Segment]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Note:
-    """What is known of a stretch of the video."""
+    """Text about a stretch of the video."""
 
     start: timedelta
     end: timedelta
@@ -157,7 +157,7 @@ class _Note:
 class SummarizeVideo:
     """Summarises one video at a time, for many callers at once.
 
-    Captions that are together more than the engine's context are summarised by halves, and then the halves' summaries.
+    Captions that exceed the engine's context are summarised by halves, and then the halves' summaries.
     """
 
     def __init__(

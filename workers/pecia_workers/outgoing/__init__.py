@@ -1,1 +1,1 @@
-"""What goes out to addresses that submitters chose: the guard, documents by URL, callbacks."""
+"""Outgoing requests to addresses chosen by submitters: the guard, documents by URL, callbacks."""

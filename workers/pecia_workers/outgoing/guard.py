@@ -1,4 +1,4 @@
-"""The way out to addresses that submitters chose: resolve once, judge every answer, connect to a judged address."""
+"""The guard of outgoing connections: resolve a host once, check every address, connect to a checked address."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ _NEVER = tuple(
 
 
 def is_admitted(address: str, allow: Collection[Network] = ()) -> bool:
-    """Return whether an address, as the resolver wrote it, may be called.
+    """Return whether an address, as the resolver wrote it, is allowed.
 
     Addresses that carry an IPv4 address inside (mapped, NAT64, 6to4) are judged by that one.
     """
@@ -61,7 +61,7 @@ _THIS_MACHINE = frozenset({"127.0.0.1", "::1"})
 
 
 class Refusal(StrEnum):
-    """What is wrong with a target, as it is stored with what wanted to call it."""
+    """Reason why a target is refused, as stored with the delivery or task."""
 
     URL = "refused_url"
     SCHEME = "refused_scheme"
@@ -86,7 +86,7 @@ def request(
     content: bytes | None = None,
     silence_s: float | None = None,
 ) -> httpcore2.Request:
-    """Return a request for a parsed target; `silence_s` limits each wait for its server."""
+    """Return a request for a parsed target; `silence_s` limits each read and write."""
     waits = dict.fromkeys(("connect", "read", "write", "pool"), silence_s)
     return httpcore2.Request(
         method,
@@ -102,7 +102,7 @@ def request(
 def parse_retry_after(header: str | None, date: str | None = None) -> timedelta | None:
     """Return the wait requested by a `Retry-After` header; None without a valid header.
 
-    A point in time is compared with the server's own `Date`, if it sends one: then no clock need be right.
+    A date is compared with the server's own `Date` header, if present, so that clocks need not agree.
     """
     if header is None:
         return None
@@ -123,7 +123,7 @@ def _moment(header: str | None) -> datetime | None:
 
 
 class TlsFault(StrEnum):
-    """Why no TLS connection came about, as it is stored with the delivery that needed it."""
+    """Reason why TLS failed, as stored with the delivery."""
 
     EXPIRED = "tls_expired"
     OTHER_NAME = "tls_other_name"
@@ -149,13 +149,13 @@ _OF_REASONS = (
 
 
 class NoConnectionError(httpcore2.ConnectError):
-    """No address of the host takes a connection, or it has none: TLS has not begun."""
+    """No connection: the host has no address, or none accepts."""
 
 
 def tls_fault(error: httpcore2.NetworkError | ssl.SSLError) -> TlsFault | None:
     """Return the TLS error of a failed connection; None if it failed for another reason.
 
-    httpcore2 lets errors of TLS through that come after the handshake.
+    httpcore2 does not wrap TLS errors after the handshake.
     """
     if isinstance(error, NoConnectionError):
         return None
@@ -181,7 +181,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 def parse_target(url: str) -> httpx2.URL:
-    """Return the URL if its form is one we call. Raises `RefusedTargetError`."""
+    """Parse a URL that may be called. Raises `RefusedTargetError`."""
     try:
         target = httpx2.URL(url)
     except httpx2.InvalidURL:
@@ -196,9 +196,9 @@ def parse_target(url: str) -> httpx2.URL:
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
-    """A connection that is closed if its handshake is cancelled: httpcore2 closes it after errors alone.
+    """A connection that closes if its handshake is cancelled; httpcore2 closes it only after errors.
 
-    Nothing else would: the loop holds what it listens to.
+    Otherwise the loop would keep it open.
     """
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
@@ -234,10 +234,10 @@ class _Stream(httpcore2.AsyncNetworkStream):
 class GuardedBackend(httpcore2.AsyncNetworkBackend):
     """Opens TCP connections to admitted ports of admitted addresses; no port named means any port.
 
-    `listener` is one more port, of this machine's loopback alone; 0: none.
+    `listener`: a further port, admitted on the loopback address only; 0: none.
 
-    One bad answer refuses the name, so that private addresses cannot be mixed among public ones. The
-    connection goes to the very address that was judged, so that a second answer of the resolver changes nothing.
+    One forbidden address refuses the name, so that private addresses cannot hide among public ones. Connects to the
+    checked address, so that a later answer of the resolver has no effect.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
                     await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
                 )
             except httpcore2.ConnectError:
-                failure = NoConnectionError("no address takes a connection")
+                failure = NoConnectionError("no address accepts a connection")
             except httpcore2.ConnectTimeout as error:
                 failure = error
         raise failure

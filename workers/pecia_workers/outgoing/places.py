@@ -1,8 +1,8 @@
-"""The places of one webhook worker: how many calls it has out at a time, and whose.
+"""Places: the concurrent calls of one webhook worker, shared among receivers.
 
-A receiver that took what it was sent last never waits behind others: those that have not answered yet, and those that
-fail, have a share each that they cannot exceed, and one place each. Within a share a tenant has at most as many places
-as are left free in it: one tenant half of them, two a third each, and some are always left for the next one.
+A receiver whose last call succeeded never waits behind others: receivers without an answer so far, and failing ones,
+have one bounded share each, and one place each. Within a share a tenant occupies at most as many places as stay free in
+it: one tenant half of them, two a third each, so that the next tenant always finds some.
 """
 
 from collections import Counter, deque
@@ -14,7 +14,7 @@ from typing import Final
 
 
 class Standing(StrEnum):
-    """How a receiver stands, by the last call."""
+    """State of a receiver, by its last call."""
 
     WELL = "well"
     NEW = "new"
@@ -23,7 +23,7 @@ class Standing(StrEnum):
 
 
 _PARTS: Final[Mapping[Standing, int]] = {Standing.WELL: 1, Standing.NEW: 2, Standing.FAILING: 4}
-"""Into how many parts all places are divided, of which receivers of a standing may have one."""
+"""Number of equal shares of the places; receivers of one state may use one share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,15 @@ class Turn:
 
     receiver: str
     tenant: str
-    """Whose deliveries; empty: no tenant's, or several tenants'."""
+    """Tenant of the deliveries; empty: none, or several."""
     standing: Standing
 
 
 class Places:
-    """Which are taken, and who gets the others. Each claim of a delivery takes one, until its outcome is recorded."""
+    """Occupied places, and the allotment of free ones. A claimed delivery has one until its outcome is recorded."""
 
     def __init__(self, number: int, *, each: int) -> None:
-        """Take how many there are, and how many of them a receiver that is well may have."""
+        """Set the number of places, and the most that one healthy receiver may have."""
         self._number = number
         self._each = each
         self._by_receiver: Counter[str] = Counter()
@@ -48,27 +48,27 @@ class Places:
         self._by_standing: Counter[Standing] = Counter()
 
     def take(self, turn: Turn) -> None:
-        """Take a place for a call to that receiver."""
+        """Occupy a place for a call to that receiver."""
         self._by_receiver[turn.receiver] += 1
         self._by_tenant[turn.standing, turn.tenant] += 1
         self._by_standing[turn.standing] += 1
 
     def release(self, turn: Turn) -> None:
-        """Release it. `turn` is the one by which it was taken: the receiver may stand otherwise since."""
+        """Release a place. `turn`: the one that occupied it, since the receiver's state may have changed."""
         self._by_receiver -= Counter([turn.receiver])  # forgets receivers that have none
         self._by_tenant -= Counter([(turn.standing, turn.tenant)])
         self._by_standing -= Counter([turn.standing])
 
     @property
     def taken(self) -> int:
-        """How many are taken."""
+        """Number of occupied places."""
         return self._by_standing.total()
 
     def allot(self, turns: Iterable[Turn], *, most: int) -> dict[str, int]:
-        """Return how many deliveries to claim for each receiver, `most` in all; a receiver without a place is left out.
+        """Return how many deliveries to claim for each receiver, up to `most` in all, without receivers that get none.
 
-        Receivers that are well come first, of the others those that wait for longest, as `turns` has them. All get
-        their first place before any gets a second.
+        Healthy receivers come first, then the others in the order of `turns`, longest wait first. All get their first
+        place before any gets a second.
         """
         trial = deepcopy(self)
         allotted: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class Places:
         return dict(allotted)
 
     def admits(self, turn: Turn) -> bool:
-        """Return whether another call to that receiver may go out."""
+        """Return whether another call to that receiver may start."""
         standing = turn.standing
         own = self._each if standing is Standing.WELL else 1
         free = min(self._number - self.taken, self._number // _PARTS[standing] - self._by_standing[standing])

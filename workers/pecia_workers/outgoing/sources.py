@@ -1,7 +1,7 @@
-"""What a task's URL names, taken into the payload store: once for each job, however many try.
+"""Documents by URL: fetched into the payload store, once for each job, even by concurrent workers.
 
-By http and https through the guard, with few redirects, no proxies and no cookies, as the bytes are; by s3 from the
-buckets that the settings name.
+By http and https through the guard, with few redirects, no proxies, cookies or decompression; by s3 from the buckets in
+the settings.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ if TYPE_CHECKING:
 MAX_REDIRECTS = 5
 
 _BLOCK = 64 * 1024
-"""Written at a time: a thread for every byte that a server sends alone would keep the loop busy."""
+"""Bytes written at a time: servers that send single bytes would otherwise cost a thread call each."""
 _CHUNK = 1024 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TIME_SKEWED = "RequestTimeTooSkewed"
-"""S3's code for a signature of another time: this worker's clock is wrong, and no document to blame."""
+"""S3's error code for a wrong time in the signature: this worker's clock is wrong, not the document."""
 _TRANSIENT = frozenset({408, 425, 429})
-"""Of the statuses below 500: request timeout, too early, too many requests."""
+"""Transient statuses below 500: request timeout, too early, too many requests."""
 
 _REFUSALS = {
-    outgoing.Refusal.URL: "The URL, or a redirect of it, has no form that is fetched.",
-    outgoing.Refusal.SCHEME: "The URL leads to another that is neither http nor https.",
-    outgoing.Refusal.USERINFO: "The URL leads to another with a user name or password in it.",
-    outgoing.Refusal.PORT: "The URL, or one that it leads to, names a port that is not in PECIA_SOURCE_PORTS.",
-    outgoing.Refusal.ADDRESS: "The URL's host, or one that it leads to, has an address that is not public.",
+    outgoing.Refusal.URL: "The URL, or a redirect of it, is no valid http, https or s3 URL.",
+    outgoing.Refusal.SCHEME: "The URL redirects to one that is neither http nor https.",
+    outgoing.Refusal.USERINFO: "The URL redirects to one that contains a user name or password.",
+    outgoing.Refusal.PORT: "The URL, or a redirect of it, names a port that is not in PECIA_SOURCE_PORTS.",
+    outgoing.Refusal.ADDRESS: "The URL's host, or that of a redirect, has an address that is not public.",
 }
 
 _TLS_FAULTS = {
-    outgoing.TlsFault.EXPIRED: "shows a certificate that has expired, or is not valid yet",
-    outgoing.TlsFault.OTHER_NAME: "shows a certificate for another name",
-    outgoing.TlsFault.UNTRUSTED: "shows a certificate that no authority has signed which the fleet trusts",
-    outgoing.TlsFault.WEAK: "shows a certificate with a key or a digest that is too weak",
-    outgoing.TlsFault.VERSION: "speaks no version of TLS that the fleet speaks",
-    outgoing.TlsFault.CLIENT_CERTIFICATE: "demands a certificate of its clients, and the fleet has none",
-    outgoing.TlsFault.HANDSHAKE: "broke off the TLS handshake, or speaks no TLS",
+    outgoing.TlsFault.EXPIRED: "presents a certificate that has expired, or is not valid yet",
+    outgoing.TlsFault.OTHER_NAME: "presents a certificate for another name",
+    outgoing.TlsFault.UNTRUSTED: "presents a certificate from an authority that the fleet does not trust",
+    outgoing.TlsFault.WEAK: "presents a certificate with a key or a digest that is too weak",
+    outgoing.TlsFault.VERSION: "supports no version of TLS that the fleet supports",
+    outgoing.TlsFault.CLIENT_CERTIFICATE: "requires a client certificate, which the fleet does not have",
+    outgoing.TlsFault.HANDSHAKE: "aborted the TLS handshake, or does not speak TLS",
 }
-_BROKE_OFF = "broke off, or speaks no HTTP"
+_BROKE_OFF = "aborted the connection, or does not speak HTTP"
 
 
 class Intake:
@@ -77,10 +77,10 @@ class Intake:
         self._buckets = Buckets(settings)
 
     async def __call__(self, part: ClaimedPart) -> PayloadRef:
-        """Return the document of a claimed part, fetched if it has to be.
+        """Return the document of a claimed part, after fetching it if needed.
 
-        Raises `MediaError` if it cannot be fetched, `PartLostError` if the part is not this worker's any more: then
-        the job has not changed.
+        Raises `MediaError` if it cannot be fetched, `PartLostError` if the part is no longer this worker's; then the
+        job has not changed.
         """
         source = part.task.source
         if not isinstance(source, UrlRef):
@@ -126,11 +126,11 @@ class Arriving:
         self._waiting = bytearray()
 
     def announced(self, size: int) -> None:
-        """Raise `MediaError` if a file of so many bytes is not worth fetching."""
+        """Raise `MediaError` if a file of so many bytes is too large or empty."""
         self._limits.check_bytes(size)
 
     async def write(self, chunk: bytes) -> None:
-        """Add what has come.
+        """Append a chunk.
 
         Raises `MediaError` before the file is longer than the fleet takes, `StorageUnavailableError` if it cannot be
         written.
@@ -142,7 +142,7 @@ class Arriving:
             await finish_in_thread(self._write)
 
     async def arrived(self) -> None:
-        """Make the file ready to be read. Raises `MediaError` if nothing has come, and what `write` does."""
+        """Make the file ready to be read. Raises `MediaError` if it is empty, and the errors of `write`."""
         self._limits.check_bytes(self._size)
         await finish_in_thread(self._write, rewind=True)
 
@@ -156,7 +156,7 @@ class Arriving:
 
 @contextmanager
 def _spooling() -> Iterator[None]:
-    """Raise what the worker's own directory refuses: it is no fault of the document or its server."""
+    """Turn errors of the worker's own directory into `StorageUnavailableError`: the document is not at fault."""
     try:
         yield
     except OSError as error:
@@ -164,17 +164,17 @@ def _spooling() -> Iterator[None]:
 
 
 def _refused(found: str) -> MediaError:
-    """Return the error of a source that is not fetched, now or ever; `found` quotes nothing of a URL."""
+    """Return the error of a source that is refused for good; `found` quotes nothing of a URL."""
     return MediaError(FailureCode.SOURCE_REFUSED, found)
 
 
 def _unreachable(found: str) -> MediaError:
-    """Return the error for what may be fetched at another time; `found` quotes nothing of a URL."""
+    """Return the error of a source that may be available later; `found` quotes nothing of a URL."""
     return MediaError(FailureCode.SOURCE_UNREACHABLE, found)
 
 
 class Web:
-    """Fetches documents by URL. Every request opens a connection of its own, so that every one is judged afresh."""
+    """Fetches documents by URL. Every request opens its own connection, so that the guard checks each."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._backend = outgoing.GuardedBackend(allow=settings.source_allow, ports=settings.source_ports)
@@ -184,7 +184,7 @@ class Web:
         self._tls: ssl.SSLContext | None = None
 
     async def fetch(self, url: str, arriving: Arriving) -> None:
-        """Write the document that a URL leads to. Raises `MediaError`, which says nothing of the URL."""
+        """Write the document at a URL, following redirects. Raises `MediaError`, which quotes nothing of the URL."""
         self._tls = self._tls or httpcore2.default_ssl_context()
         pool = httpcore2.AsyncConnectionPool(
             ssl_context=self._tls, network_backend=self._backend, max_keepalive_connections=0
@@ -198,9 +198,7 @@ class Web:
                         host.endswith(name[1:].lower()) if name.startswith("*.") else host == name.lower()
                         for name in self._hosts
                     ):
-                        raise _refused(
-                            "The URL's host, or one that it leads to, is not in PECIA_SOURCE_HOSTS."
-                        )
+                        raise _refused("The URL's host, or that of a redirect, is not in PECIA_SOURCE_HOSTS.")
                     location = await self._get(pool, target, arriving)
                     if location is None:
                         return
@@ -209,7 +207,7 @@ class Web:
                     except httpx2.InvalidURL:
                         raise outgoing.RefusedTargetError(outgoing.Refusal.URL) from None
                     if target.scheme == "https" and following.scheme == "http":
-                        raise _refused("The URL leads from https to http.")
+                        raise _refused("The URL redirects from https to http.")
                     target = following
                 raise _refused(f"The URL is redirected more than {MAX_REDIRECTS} times.")
 
@@ -243,7 +241,7 @@ class Web:
 
 @contextmanager
 def _web_errors() -> Iterator[None]:
-    """Raise what goes wrong on the way as `MediaError`."""
+    """Turn network errors into `MediaError`."""
     try:
         yield
     except outgoing.RefusedTargetError as error:
@@ -251,7 +249,7 @@ def _web_errors() -> Iterator[None]:
     except TimeoutError:
         raise _unreachable("The URL's server took too long.") from None
     except httpcore2.TimeoutException:
-        raise _unreachable("The URL's server was silent for too long.") from None
+        raise _unreachable("The URL's server sent nothing for too long.") from None
     except outgoing.NoConnectionError:
         raise _unreachable("The URL's server cannot be reached.") from None
     except (httpcore2.NetworkError, ssl.SSLError) as error:
@@ -262,14 +260,14 @@ def _web_errors() -> Iterator[None]:
 
 
 class Buckets:
-    """Fetches objects. What the settings do not name is not asked for, whatever the credentials open."""
+    """Fetches objects from the buckets in the settings only, whatever the credentials allow."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._total_s = settings.source_timeout.total_seconds()
 
     async def fetch(self, url: str, arriving: Arriving) -> None:
-        """Write the object that a URL names. Raises `MediaError`, which says nothing of the URL."""
+        """Write the object at a URL. Raises `MediaError`, which quotes nothing of the URL."""
         bucket, _, key = url.partition("://")[2].partition("/")
         buckets = self._settings.source_buckets
         named = any(f"{bucket}/{key}".startswith(f"{name.rstrip('/')}/") for name in buckets)
@@ -289,6 +287,6 @@ class Buckets:
         except (PermissionError, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             if _TIME_SKEWED in str(error):
                 raise StorageUnavailableError(_TIME_SKEWED) from None
-            raise _refused("The object store does not let the fleet read the object.") from None
+            raise _refused("The object store denies the fleet access to the object.") from None
         except (exceptions.BaseError, OSError) as error:
             raise _unreachable(f"The object store does not answer ({type(error).__name__}).") from None

@@ -1,4 +1,4 @@
-"""Signed callbacks: the promise stands in Postgres, the guard decides whom we may call, retries are rows."""
+"""Signed callbacks: deliveries are rows in Postgres, retries included; the guard checks every address."""
 
 from __future__ import annotations
 
@@ -41,39 +41,39 @@ from pecia_workers.processes.service import serve
 log = structlog.get_logger(__name__)
 
 _PLACES = 512
-"""Calls that a worker has out at a time. Nearly all of them wait: of a hundred receivers that stall each has one."""
+"""Concurrent calls of a worker. Nearly all of them wait: each of a hundred stalled receivers has one."""
 _RESOLVERS = 2 * _PLACES
-"""Threads that look up names: a lookup that hangs outlives its try, and must not keep another waiting."""
+"""Threads for name lookups: a hanging lookup outlives its attempt, and must not block others."""
 _OPEN_FILES = 4 * _PLACES
 _POLL_S = 0.25
 _GIVING_UP_S = 60.0
-"""How often expired events are looked for."""
+"""Seconds between searches for expired deliveries."""
 _MARGIN = timedelta(seconds=30)
-"""What a claim is good for beyond the receiver's time: to write the outcome down, Postgres being slow or away."""
+"""Visibility of a claim beyond the receiver's timeout: time to record the outcome while Postgres is slow."""
 
 MAX_REPLY_BYTES = 64 * 1024
-"""Of a reply's body, this much is read at most: the status is all that counts."""
+"""Most bytes read of a reply's body; only the status matters."""
 
 KEPT_REPLY_BYTES = 512
-"""Of that, this much is kept, for diagnosis."""
+"""Most bytes of the reply that are kept for diagnosis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedNotice:
-    """What is posted: exactly these bytes under exactly these headers."""
+    """A request to post: exactly these bytes and headers."""
 
     body: bytes
     headers: Mapping[str, str]
 
 
 class Signer:
-    """Signs notices with a secret in the form that `WorkerSettings` admits; with several, so that each verifies."""
+    """Signs notices with one or several secrets, in the form of `WorkerSettings`; each secret verifies them."""
 
     def __init__(self, *secrets: SecretStr) -> None:
         self._webhooks = [Webhook(secret.get_secret_value()) for secret in secrets]
 
     def sign(self, delivery: UUID, notice: Mapping[str, Any], *, at: datetime | None = None) -> SignedNotice:
-        """Return the notice as it goes out now. The delivery's id is the same in every try, the time is not."""
+        """Return the notice to send now. All attempts have the same delivery id, each its own time."""
         # The library takes any time for UTC and signs text: hand it both ready, send the very bytes.
         moment = (at or datetime.now(UTC)).astimezone(UTC)
         text = json.dumps(notice, separators=(",", ":"), ensure_ascii=False)
@@ -88,16 +88,16 @@ class Signer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrySchedule:
-    """Exponential backoff with jitter: by default 5 s, 15 s, 45 s … 12 h, two days and a half over fourteen tries."""
+    """Exponential backoff with jitter: by default 5 s, 15 s, 45 s … 12 h, 14 attempts in two and a half days."""
 
     first: timedelta = timedelta(seconds=5)
     factor: float = 3.0
     longest: timedelta = timedelta(hours=12)
 
     def after(self, attempt: int, *, retry_after: timedelta | None = None) -> timedelta:
-        """Return the wait after the `attempt`-th try, counted from 1.
+        """Return the delay after attempt number `attempt`, counted from 1.
 
-        A receiver that asked for a wait gets it, within `first` and `longest`.
+        A delay requested by the receiver is used, between `first` and `longest`.
         """
         if retry_after is not None:
             return min(max(retry_after, self.first), self.longest)
@@ -112,28 +112,28 @@ class RetrySchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryPolicy:
-    """Any 2xx is delivery, 410 and a refused target are the end, everything else is tried again, `attempts` times."""
+    """Any 2xx delivers; 410 and a refused target are final; all else is retried, up to `attempts` times."""
 
     attempts: int
     schedule: RetrySchedule = field(default_factory=RetrySchedule)
 
     def malformed(self) -> outbox.DeliveryOutcome:
-        """Return the outcome for a row that is no notice: no other try makes one of it."""
+        """Return the outcome for a row that holds no valid notice, which no retry can change."""
         return outbox.DeliveryOutcome(state=DeliveryState.DEAD, error=SendFailure.MALFORMED.value)
 
     def refused(self, refusal: outgoing.Refusal) -> outbox.DeliveryOutcome:
-        """Return the outcome for a target that may not be called."""
+        """Return the outcome for a refused target."""
         return outbox.DeliveryOutcome(state=DeliveryState.DEAD, error=refusal.value)
 
     def unanswered(self, turn: int, failure: SendFailure) -> outbox.DeliveryOutcome:
-        """Return the outcome of a try that got no answer."""
+        """Return the outcome of an attempt without an answer."""
         ours = failure in {SendFailure.INTERNAL, SendFailure.KEY}
         receiver = outbox.ReceiverState.UNKNOWN if ours else outbox.ReceiverState.FAILING
         failed = outbox.DeliveryOutcome(state=DeliveryState.PENDING, error=failure.value, receiver=receiver)
         return self._again(turn, failed)
 
     def answered(self, turn: int, reply: Reply) -> outbox.DeliveryOutcome:
-        """Return the outcome of a try that got this answer. A redirect is an answer, and not followed."""
+        """Return the outcome of an attempt with this answer. Redirects are not followed."""
         status, error = reply.status, f"http_{reply.status}"
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             return outbox.DeliveryOutcome(
@@ -148,14 +148,14 @@ class DeliveryPolicy:
     def _again(
         self, turn: int, failed: outbox.DeliveryOutcome, retry_after: timedelta | None = None
     ) -> outbox.DeliveryOutcome:
-        """Return the outcome with the wait before the next try, or as the end where there is none."""
+        """Return the outcome with the delay before the next attempt, or as final without one."""
         if failed.state is DeliveryState.DEAD or turn >= self.attempts:
             return replace(failed, state=DeliveryState.DEAD)
         return replace(failed, retry_in=self.schedule.after(turn, retry_after=retry_after))
 
 
 class SendFailure(StrEnum):
-    """Why a POST got no answer, as it is stored with its delivery."""
+    """Reason why a POST got no answer, as stored with its delivery."""
 
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
@@ -170,13 +170,13 @@ class SendFailure(StrEnum):
     PROTOCOL = "not_http"
     INTERNAL = "internal"
     KEY = "secret_unreadable"
-    """The endpoint's secret is encrypted under a key that is not here."""
+    """The endpoint's secret is encrypted under a key that this worker does not have."""
     MALFORMED = "malformed_notice"
-    """The row holds no notice, or another kind of notice than it says."""
+    """The row holds no valid notice of its type."""
 
 
 class SendError(Exception):
-    """The receiver gave no answer; another try may succeed."""
+    """The receiver gave no answer; a retry may succeed."""
 
     def __init__(self, failure: SendFailure) -> None:
         super().__init__(failure.value)
@@ -185,7 +185,7 @@ class SendError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a receiver answered."""
+    """A receiver's answer."""
 
     status: int
     retry_after: str | None
@@ -193,11 +193,11 @@ class Reply:
     date: str | None = None
     """The time by the receiver's clock, as sent."""
     text: str = ""
-    """The beginning of its body, without what no terminal and no database takes."""
+    """The beginning of its body, without control characters that terminals or databases reject."""
 
 
 class Sender:
-    """Posts through the guard. Every call opens a connection of its own, so that every call is judged afresh."""
+    """Posts through the guard. Every call opens its own connection, so that the guard checks each."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class Sender:
         )
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """Return the answer. Raises `RefusedTargetError` or `SendError`, also when it takes too long in all."""
+        """Post, and return the answer. Raises `RefusedTargetError`, or `SendError`, also if it takes too long."""
         posted = [("Content-Length", str(len(body))), *headers.items()]
         call = outgoing.request("POST", outgoing.parse_target(url), posted, content=body)
         try:
@@ -255,7 +255,7 @@ class _MalformedError(Exception):
 
 
 def _checked(delivery: outbox.ClaimedDelivery) -> dict[str, Any]:
-    """Return the body of a delivery. Raises `_MalformedError` unless it is a notice of the type that its row says."""
+    """Return the body of a delivery. Raises `_MalformedError` unless it is a notice of its row's type."""
     body: Any = delivery.body
     if not isinstance(body, dict) or body.get("type") != delivery.type:
         raise _MalformedError
@@ -265,12 +265,12 @@ def _checked(delivery: outbox.ClaimedDelivery) -> dict[str, Any]:
 
 
 def _secrets_of(settings: WorkerSettings) -> tuple[SecretStr, ...]:
-    """Return what signs the webhooks that came with jobs; two while receivers change theirs."""
+    """Return the secrets that sign webhooks submitted with jobs; two during a rotation."""
     return tuple(secret for secret in (settings.webhook_secret, settings.webhook_former_secret) if secret)
 
 
 class WebhookWorker:
-    """Delivers callbacks until it is stopped. Any number of them share one outbox."""
+    """Delivers callbacks until stopped. Any number of workers share the outbox."""
 
     def __init__(self, settings: WorkerSettings, *, schedule: RetrySchedule | None = None) -> None:
         self._settings = settings
@@ -295,12 +295,12 @@ class WebhookWorker:
         self._stirred = asyncio.Event()
 
     def stop(self) -> None:
-        """Take nothing new; `run` returns when the deliveries in flight are recorded."""
+        """Claim no further deliveries; `run` returns when those in flight are recorded."""
         self._stopping = True
         self._stirred.set()
 
     async def run(self) -> None:
-        """Deliver until `stop`. Without the fleet's secret the webhooks of jobs wait, and the log says so."""
+        """Deliver until `stop`. Without the fleet's secret the webhooks of jobs wait, with a warning in the log."""
         if not self._secrets:
             log.warning("callbacks_wait", setting="PECIA_WEBHOOK_SECRET", reason="empty")
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_RESOLVERS, "resolver"))
@@ -360,7 +360,7 @@ class WebhookWorker:
         )
 
     async def _carry(self, delivery: outbox.ClaimedDelivery) -> tuple[outbox.DeliveryOutcome, outbox.Try]:
-        """Try it once, in a span of its own. What goes wrong is the outcome."""
+        """Attempt a delivery once, in its own span. Errors become its outcome."""
         at, begun = delivery.now, time.monotonic()
         reply: Reply | None = None
         with delivering(delivery) as span:
@@ -394,7 +394,7 @@ class WebhookWorker:
         return outcome, outbox.Try(at=at, begun=begun, duration=duration, reply=written)
 
     async def _fan_out(self) -> None:
-        """Make deliveries of notices, beside the claims and with pauses: it delays neither these nor commits."""
+        """Make deliveries of notices, concurrently and with pauses, so that neither claims nor commits are delayed."""
         while True:
             try:
                 notices = await retry_unavailable(partial(outbox.fan_out, self._database))
@@ -405,7 +405,7 @@ class WebhookWorker:
             await asyncio.sleep(_POLL_S)
 
     async def _give_up(self) -> None:
-        """End the events not delivered in time, also those that wait for a paused receiver or for a secret."""
+        """End deliveries that are too old, also those that wait for a paused receiver or for a secret."""
         age = self._settings.webhook_give_up
         while True:
             ended = await retry_unavailable(partial(outbox.give_up, self._database, age=age))

@@ -1,6 +1,6 @@
 """A language model's answer as blocks, by the format of its reader card.
 
-What does not come out in the format is read as Markdown: no letter is lost. Places are scaled to the page.
+Text outside of the format is read as Markdown, so that nothing is lost. Coordinates are scaled to the page.
 """
 
 import json
@@ -42,7 +42,7 @@ _KINDS: Final = _by_name(
         BlockKind.STAMP: "watermark",
     }
 )
-"""By the names that the models' makers use; all else is what its markup says."""
+"""Kinds of blocks by the names that models use; others follow from their markup."""
 _THOUSANDTHS: Final = (1000, 1000)
 _DOCTAGS_GRID: Final = (500, 500)
 
@@ -64,7 +64,7 @@ _NUMBER: Final = re.compile(r"-?\d{1,6}(?:\.\d+)?")
 _ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})|\\')
 _ESCAPE_OR_QUOTE: Final = re.compile(rf'{_ESCAPE.pattern}|"')
 _BETWEEN: Final = " \n,[]"
-"""What stands between elements that is no text."""
+"""Separators between elements, which are no text."""
 _NEXT_ELEMENT: Final = re.compile(r'\}\s*,?\s*\{\s*"(?:bbox|category|text)"')
 _CUT_ELEMENT: Final = re.compile(r'[\s,\[]*\{\s*"(?:bbox|category)"[^{]*\Z')
 _BROKEN_TEXT: Final = re.compile(
@@ -72,28 +72,28 @@ _BROKEN_TEXT: Final = re.compile(
     r'(?:"\s*)?(?:,\s*"(?:bbox|category)"\s*:.*|\}[\s,\]]*)?\Z',
     re.DOTALL,
 )
-"""Of the last element: a quotation mark that its text holds does not end it."""
+"""Text of the last, broken element: a quotation mark inside does not end it."""
 
 _MARKUP: Final = re.compile(
     rf"{_GROUND.pattern}|!\[[a-z_]+\+?\]\([\d, ]+\)|</?[A-Za-z_|][^<>]*>"
     r'|"bbox"\s*:\s*\[[^\]"]*\]|"category"\s*:\s*"[^"]*"|"text"\s*:\s*"|"\s*\}'
 )
-"""What of an answer is no text of the page, such as its numbers for places."""
+"""Markup of an answer that is no text of the page, such as coordinates."""
 
 
 class Piece(NamedTuple):
-    """What a model wrote about one place of the page."""
+    """One element of a model's answer, with its place on the page."""
 
     label: str
     place: tuple[float, ...]
-    """Left, top, right, bottom; anything else is none."""
+    """Left, top, right, bottom; any other length means no place."""
     written: str
 
 
 def with_blocks(answer: AnswerFormat, page: Size, generation: Generation) -> Generation:
-    """Return an answer in a format of its own with its blocks, and their text in place of the markup.
+    """Return an answer with its blocks, parsed by the model's own format, and their text instead of the markup.
 
-    Markdown stays as it was written. `page`: width and height in which places are given.
+    Markdown is unchanged. `page`: width and height of the coordinates in the answer.
     """
     # White space in place of markup: so a doubt about a place is none about the page's text.
     written = "".join(text for text, _ in generation.tokens)
@@ -151,7 +151,7 @@ def _blocks(pieces: Iterable[Piece], grid: Size, page: Size) -> Iterator[Block]:
 
 
 def _box(place: Sequence[float], grid: Size, page: Size) -> Box | None:
-    """Return a place on a grid in pixels of the page; None if it is no place, or has no extent there."""
+    """Return a place on the model's grid in pixels of the page, or None if it is invalid or empty."""
     if len(place) != len(Box.model_fields):
         return None
     ends = zip(map(round, place), grid * 2, page * 2, strict=True)
@@ -165,7 +165,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _pieces(answer: AnswerFormat, text: str) -> Iterator[Piece]:
-    """Yield what stands before the first mark of the format, then the pieces that its marks begin."""
+    """Yield the text before the first mark of the format, then the pieces that start with its marks."""
     match answer:
         case AnswerFormat.TAGGED:
             before, *rest = _TAG.split(text)
@@ -196,14 +196,14 @@ def _pieces(answer: AnswerFormat, text: str) -> Iterator[Piece]:
 
 
 def _plain_html(written: str) -> str:
-    """Return HTML without what Markdown's reader takes for text: pictures, formulas and boxes to be ticked."""
+    """Return HTML with pictures, formulas and checkboxes turned into the forms that the Markdown parser reads."""
     written = _ALT.sub(lambda found: found[1] or found[2] or "", _DIV_END.sub("\n\n", written))
     written = _MATH.sub(lambda found: f"$${found[2]}$$" if "block" in found[1] else f"${found[2]}$", written)
     return _CHECKBOX.sub(lambda found: "☑ " if "checked" in found[1].lower() else "☐ ", written)
 
 
 def _layout(text: str) -> Iterator[Piece]:
-    """Yield the elements one by one. Any of them may be invalid JSON, and the last may be cut off."""
+    """Yield the elements one by one. Any may be invalid JSON, and the last may be truncated."""
     decoder, end = json.JSONDecoder(strict=False), 0
     while (start := text.find("{", end)) >= 0:
         before = Piece("", (), text[end:start].strip(_BETWEEN))
@@ -238,7 +238,7 @@ def _layout(text: str) -> Iterator[Piece]:
 
 
 def _escaped(text: str, of: re.Pattern[str] = _ESCAPE) -> str:
-    """Return the JSON with each backslash escaped that begins no valid escape: models copy LaTeX as it is."""
+    """Return the JSON with invalid escapes repaired: models copy LaTeX backslashes unchanged."""
     return of.sub(lambda found: found[0] if len(found[0]) > 1 else f"\\{found[0]}", text)
 
 
@@ -256,15 +256,15 @@ _ELEMENTS: Final = _by_name(
         BlockKind.TITLE: "title",
     }
 )
-"""Of DocTags, the markup of Docling's models; as in docling-core's `types/doc/tokens.py`, and so are the cells."""
+"""Elements of DocTags, the markup of Docling's models. Source, also for cells: docling-core's `types/doc/tokens.py`."""
 _OF_LISTS: Final = frozenset({"list_item", "ordered_list", "unordered_list"})
 _ELEMENT: Final = re.compile(
     rf"<(/?)({'|'.join(_ELEMENTS)}|doctag|group|inline|page_break|loc_\d{{1,3}}|_[A-Za-z+#]+_)>"
 )
-"""What is markup; anything else between angle brackets stands on the page, or is a table's."""
+"""Tags that are markup; others in angle brackets are text of the page, or belong to tables."""
 _CELL: Final = re.compile(r"<(fcel|ecel|lcel|ucel|xcel|ched|rhed|srow|nl)>")
 _CLASS: Final = re.compile(r"^(?:<[a-z_]+>)+")
-"""What kind of picture it is."""
+"""Class of a picture."""
 _ENDS: Final = re.compile(r"<\|?(?:end_of_text|end_of_utterance|im_end|eos)\|?>")
 
 
@@ -277,7 +277,7 @@ class _Element:
 
 
 def _elements(text: str) -> Iterator[_Element]:
-    """Yield elements as they end, lists when they are complete; elements open at the end of a cut text end there."""
+    """Yield elements as they end, lists when they are complete; a truncated text closes its open elements."""
     is_open = [_Element("")]
     end = 0
     for token in _ELEMENT.finditer(text):
@@ -298,7 +298,7 @@ def _elements(text: str) -> Iterator[_Element]:
 
 
 def _ended(is_open: list[_Element]) -> Iterator[_Element]:
-    """Take the last element off; an element of a list becomes lines of it."""
+    """Close the last element; an item of a list becomes lines of the list."""
     element = is_open.pop()
     if not is_open or not {element.name, is_open[-1].name} <= _OF_LISTS:
         yield element
@@ -341,7 +341,7 @@ def _of_element(element: _Element, page: Size) -> Iterator[Block]:
 
 
 def _rows_of_cells(text: str) -> Iterator[list[GivenCell]]:
-    """Yield the cells of each row: an `lcel` goes on from the left, a `ucel` from above, an `xcel` from both."""
+    """Yield the cells of each row: an `lcel` continues the cell on its left, a `ucel` the one above, an `xcel` both."""
     before, *parts = _CELL.split(text)
     rows: list[list[str | GivenCell]] = [[GivenCell(unescape(before).strip())]] if before.strip() else []
     rows.append([])
@@ -366,5 +366,5 @@ def _rows_of_cells(text: str) -> Iterator[list[GivenCell]]:
 
 
 def _run(name: str, following: Iterable[str | GivenCell]) -> int:
-    """Return over how many columns, or rows, a cell goes on."""
+    """Return the span of a cell in columns or rows."""
     return 1 + sum(1 for _ in takewhile(lambda cell: cell == name, following))

@@ -1,4 +1,4 @@
-"""The result cache: a page is not read again that was read before, in the same way, or is being read."""
+"""The result cache: equal pages with equal settings are read once, also when they come at the same time."""
 
 import asyncio
 import hashlib
@@ -33,13 +33,13 @@ _DECISIVE: Final = (
     "speculative_config",
     "video_pruning_rate",
 )
-"""Settings on which the text depends. What they do to frames and pages shows in the pixels, and is left out."""
+"""Settings on which the text depends, without those whose effect shows in the pixels of frames and pages."""
 
 
 def identity_of(settings: WorkerSettings, engines: Sequence[Capabilities]) -> Mapping[str, Any] | None:
-    """Return what two workers have in common whose readings are worth the same.
+    """Return the identity of a worker's readings: equal for workers whose results are interchangeable.
 
-    None if a model could become another without a trace here: then nothing of it may be read later.
+    None if the model could change unnoticed: then its results must not be reused.
     """
     if not settings.cache_revision and any(engine.revision is None for engine in engines):
         return None
@@ -55,7 +55,7 @@ _WITHOUT_EFFECT: Final = {
     *("id", "part", "images", "tenant", "priority", "expected_output_tokens", "prepared"),
     *("again", "known", "unread", "until"),
 }
-"""What of a request changes nothing in its answer; the images count by their pixels. Pages of which some is known are
+"""Fields of a request that do not affect its answer; images are compared by their pixels. Pages with known text are
 read again each time."""
 _DESCRIBING: Final = [one.name for one in fields(EngineRequest) if one.name not in _WITHOUT_EFFECT]
 
@@ -67,10 +67,10 @@ def key_of(
     keyring: Keyring,
     witness: str | None = None,
 ) -> bytes:
-    """Return 32 bytes that two parts share only if all of it is the same. Takes milliseconds for each megapixel.
+    """Return the 32-byte cache key of all that decides the result. Takes milliseconds for each megapixel.
 
-    `requests` are what the engine is asked at first, about the pictures of the first of them. Under an encryption key
-    it is an HMAC: the table alone does not reveal whether a given document was ever read.
+    `requests`: the part's first requests, all about the pictures of the first. With an encryption key the result is an
+    HMAC, so that the table alone does not reveal whether a given document was read.
     """
     described = ({} if witness is None else {"witness": witness}) | {
         "reader": reader,
@@ -85,10 +85,10 @@ def key_of(
 
 
 def tenant_of(part: ClaimedPart, by: str) -> Mapping[str, Any]:
-    """Return what jobs have in common that may share results: a value of the metadata key `by`.
+    """Return the tenant within which jobs share results: the value of the metadata key `by`.
 
-    Without such a key, all metadata of the application: two of its tenants always differ in some. A tenant
-    of the gateway shares with itself alone, whatever its metadata say.
+    Without such a key it is all of the job's metadata, since tenants of one application always differ in some. Tenants
+    of the gateway never share with others, whatever their metadata.
     """
     gateway = {"gateway": part.tenant} if part.tenant is not None else {}
     if by and by in part.metadata:
@@ -99,22 +99,22 @@ def tenant_of(part: ClaimedPart, by: str) -> Mapping[str, Any]:
 Find = Callable[[bytes], Awaitable["Earlier | None"]]
 
 _SHARE_OF_TIMEOUT = 0.25
-"""Share of a part's time in which it waits for another part to be read."""
+"""Share of a part's timeout for which it waits for the reading of an equal part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look(Generic[R]):
-    """What came of looking."""
+    """A cached result, or the key under which to store a new one."""
 
     key: bytes | None = None
-    """What a good result is to be kept by; None: it is not to be kept."""
+    """Key for a new result; None: it must not be stored."""
     found: R | None = None
-    """The earlier result, with its provenance; where it lies in its document and its timings are the earlier one's."""
+    """The earlier result, with its provenance; its page number and timings are those of the earlier part."""
 
     def done(self, result: R, *, complete: bool = True) -> Done:
-        """Return the outcome of a part that was read, to be kept for later ones if it is good.
+        """Return the outcome of a part that was read, with a cache key if its result may be reused.
 
-        `complete`: it has all that the task asked for.
+        `complete`: the result has all that the task asked for.
         """
         good = complete and result.verdict is Verdict.OK
         return Done(result, cache_key=self.key if good else None)
@@ -129,16 +129,15 @@ class _Flight:
 
 
 class ResultCache:
-    """The fleet's earlier results, as the parts of one worker see them. For one loop.
+    """The fleet's cached results, for the parts of one worker. For one loop.
 
-    Of equal parts that run here at the same time one is read; the others wait for it, but never for one of a lower
-    lane.
+    Of equal parts in flight on this worker one is read; the others wait for it, but never for one of a lower lane.
     """
 
     def __init__(
         self, find: Find | None, settings: WorkerSettings, engines: Sequence[Capabilities] = ()
     ) -> None:
-        """`engines`: all that may have a hand in a result, started."""
+        """`engines`: all started engines that may contribute to a result."""
         self._find = find if settings.cache else None
         self._reader = identity_of(settings, engines)
         self._by = settings.cache_by
@@ -153,16 +152,16 @@ class ResultCache:
         return cls(None, WorkerSettings())
 
     def tenant(self, part: ClaimedPart) -> str:
-        """Return what the engine's own caches are parted by: the same for the parts that may share results."""
+        """Return the tenant that separates the engine's own caches: equal for parts that may share results."""
         tenant = json.dumps(tenant_of(part, self._by), sort_keys=True)
         return hashlib.sha256(tenant.encode()).hexdigest()
 
     async def look(
         self, part: ClaimedPart, requests: Sequence[EngineRequest], kind: type[R], witness: str | None = None
     ) -> Look[R]:
-        """Return the earlier result of these requests, held against the same witness, and what to keep a new one by.
+        """Return the earlier result of these requests under the same witness, or the key for a new one.
 
-        Nothing is shared of a task that says so, or of words that are picked by chance.
+        Tasks that opt out, and requests that sample at random, share nothing.
         """
         if (
             self._find is None
@@ -194,7 +193,7 @@ class ResultCache:
         return Look(key, found)
 
     def ended(self, part: UUID) -> None:
-        """Let those go on that wait for this part: its result is committed, or there is none."""
+        """Release the parts that wait for this one: its result is committed, or it has none."""
         key = self._keys.pop(part, None)
         if key is not None:
             self._flights.pop(key).over.set()

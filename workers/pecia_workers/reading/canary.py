@@ -1,7 +1,7 @@
-"""Canary pages: drawn pages with a code, read among a worker's own, that show whether its engine can be trusted.
+"""Canary pages: drawn pages with a code, read among the worker's pages, that show whether its engine works.
 
-A result is kept back until a canary that was sent after its last answer has been read right. So nothing that an engine
-read since its last good canary is ever committed: when one fails, the worker requeues what it holds and exits.
+A result is held back until a canary that was sent after its last answer has been read correctly, so that no result
+since the last good canary is committed: when a canary fails, the worker requeues its parts and exits.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ from pecia_workers.reading.page import page_instruction
 log = structlog.get_logger(__name__)
 
 _SIGNS: Final = "ACEFHKLMNPRTWXY3479"
-"""Without any that a reader takes for another: 0 and O, 1 and I, 2 and Z, 5 and S, 6 and G, 8 and B, U and V."""
+"""Characters of codes, without pairs that readers confuse: 0 O, 1 I, 2 Z, 5 S, 6 G, 8 B, U V."""
 _LENGTH: Final = 16
 _MISREAD: Final = 5
-"""Signs of a code that may be wrong, too many or missing in each of its places on the page but one."""
+"""Edits allowed in each occurrence of the code on the page except one."""
 _GROUP: Final = 4
 _LINES: Final = (
     "This page tests its reader.",
@@ -56,18 +56,18 @@ _SIZE: Final = (784, 560)
 _MARGIN: Final = 56
 _LINE_HEIGHT: Final = 96
 _REMEMBERED: Final = 32
-"""Codes of the latest canaries, which no other answer may hold."""
+"""Number of latest codes that no other answer may contain."""
 _LONGEST_ANSWER: Final = 512
 _LONGEST_WAIT_S: Final = 10.0
-"""After which a canary is sent for fewer pages than the setting says; at once where the engine has no other."""
+"""Seconds after which a canary is sent for fewer pages than the setting says; immediately if the engine is idle."""
 _MEANWHILE: Final = 4
-"""A canary is expected to take this part of the time that a page takes."""
+"""Expected time of a page in canaries."""
 _TRIES: Final = 3
 _NOT_LETTERS: Final = re.compile(r"[^A-Z0-9]")
 
 
 def drawn_code(others: Iterable[str] = ()) -> str:
-    """Return a random code that no misreading turns into one of the others."""
+    """Return a random code that no single misreading turns into another code."""
     while True:
         code = "".join(secrets.choice(_SIGNS) for _ in range(_LENGTH))
         if all(distance(code, other) > 2 * _MISREAD for other in others):
@@ -85,12 +85,12 @@ def drawn_page(code: str) -> NDArray[np.uint8]:
 
 
 def letters(text: str) -> str:
-    """Return the letters and digits of an answer alone, as capitals."""
+    """Return only the letters and digits of an answer, in capitals."""
     return _NOT_LETTERS.sub("", text.upper())
 
 
 def distance(code: str, text: str) -> int:
-    """Return how many signs must be changed, added or left out for the code to stand somewhere in the text."""
+    """Return the least number of edits that make the code appear in the text."""
     if code in text:
         return 0
     row = [0] * (len(text) + 1)
@@ -103,7 +103,7 @@ def distance(code: str, text: str) -> int:
 
 
 def is_read_right(text: str, code: str, others: Iterable[str] = ()) -> bool:
-    """Return whether the answer to a canary holds its own code and none of the others."""
+    """Return whether the answer to a canary contains its own code and none of the others."""
     read = letters(text)
     return distance(code, read) <= _MISREAD and not any(other in read for other in others)
 
@@ -118,7 +118,7 @@ class _Round:
 
 
 class Canaries:
-    """A generator that is tested while it works. For one loop."""
+    """A generator that tests its engine by canary pages. For one loop."""
 
     def __init__(
         self,
@@ -127,11 +127,11 @@ class Canaries:
         settings: WorkerSettings,
         freed: Callable[[UUID], None] = lambda _: None,
     ) -> None:
-        """`slots`: requests that the engine holds; `freed` is called with a part that needs nothing of it any more."""
+        """`slots`: requests that the engine holds; `freed` is called with each part that no longer needs the engine."""
         self._generator = generator
         self._every = settings.canary_every
         self.spare = min(self._every, slots) + slots // _MEANWHILE
-        """How many pages a worker may hold beside those that its engine is for."""
+        """Pages that the worker may hold in addition to its engine's."""
         self._freed = freed
         reader = card_of(generator.capabilities.model, settings.card)
         self._request = EngineRequest(
@@ -172,7 +172,7 @@ class Canaries:
         return generation
 
     async def vouch(self, part: UUID) -> None:
-        """Return once a canary was read right that is sent after this call. Raises `EngineDistrustedError`."""
+        """Wait until a canary sent after this call was read correctly. Raises `EngineDistrustedError`."""
         self._check()
         self._freed(part)
         awaited = self._gathering = self._gathering or self._begun()
@@ -185,7 +185,7 @@ class Canaries:
         self._check()
 
     async def prove(self) -> None:
-        """Have a canary read. Raises `EngineDistrustedError` unless that comes back right."""
+        """Read one canary. Raises `EngineDistrustedError` if its code is not read correctly."""
         for _ in range(_TRIES):
             code = drawn_code(self._codes)
             self._codes.append(code)
@@ -206,14 +206,14 @@ class Canaries:
         self._distrust("failed", f"None of {_TRIES} canary pages had an answer.")
 
     async def stop(self) -> None:
-        """End what runs."""
+        """Cancel the running canaries."""
         for task in (tasks := tuple(self._reading)):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
     def _begun(self) -> _Round:
-        """Return a round whose canary is sent when it is due, or after a while."""
+        """Return a new round; its canary is sent when enough pages wait, or after a while."""
         due = asyncio.Event()
         # A context of its own: a canary is nothing of the part that happens to wait first.
         task = asyncio.create_task(self._send(due), context=Context())

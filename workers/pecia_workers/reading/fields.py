@@ -1,4 +1,4 @@
-"""Answers to `fields=`: which follow the schema, what a cut one still holds, and which lists the schema asks for."""
+"""Answers to `fields=`: validation, values of truncated answers, and the lists that the schema asks for."""
 
 import json
 import math
@@ -27,12 +27,12 @@ _SCHEMAS: Final = frozenset({"items", "additionalProperties"})
 _SCHEMAS_BY_NAME: Final = frozenset({"properties", "$defs", "definitions"})
 _SCHEMAS_IN_A_LIST: Final = frozenset({"anyOf", "oneOf", "prefixItems"})
 _NEEDED: Final = frozenset({"required", "minItems", "minProperties", "dependentRequired"})
-"""Rules that an object or a list may break whose end was cut off."""
+"""Rules that a truncated object or list may break."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """What came of all readings for the fields of one page."""
+    """The outcome of all readings for the fields of one page."""
 
     values: dict[str, Any] | None
     text: str | None
@@ -41,11 +41,11 @@ class Fields:
     """The answer that followed the schema, or the cut answer that holds `values`."""
     others: tuple[Reading, ...]
     cut: str | None = None
-    """JSON pointer to the list or object in which the answer breaks off; None: it is complete."""
+    """JSON pointer to the list or object in which the answer was truncated; None: complete."""
 
     @classmethod
     def of(cls, readings: list[Reading], schema: Mapping[str, Any]) -> Self:
-        """Return the best of the answers; of cut answers, the one with the most complete values."""
+        """Return the best answer; of truncated ones, that with the most complete values."""
         kept, cut = best(readings), None
         text, values = kept.generation.text, parser(schema)(kept.generation.text)
         if values is None:
@@ -60,7 +60,7 @@ class Fields:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the best answer broke off."""
+        """Whether the best answer was truncated."""
         return self.cut is not None or (self.values is None and any(map(_is_cut, self.others)))
 
 
@@ -69,7 +69,7 @@ def _is_cut(reading: Reading) -> bool:
 
 
 def judge(schema: Mapping[str, Any]) -> Callable[[Generation], Generation]:
-    """Return what judges answers: `ok` if they follow the schema, `unreadable` if only the engine thought so."""
+    """Return a judge of answers: `ok` if they follow the schema, `unreadable` if only the engine called them good."""
     parse = parser(schema)
 
     def judged(generation: Generation) -> Generation:
@@ -80,7 +80,7 @@ def judge(schema: Mapping[str, Any]) -> Callable[[Generation], Generation]:
 
 
 def parser(schema: Mapping[str, Any]) -> Callable[[str], dict[str, Any] | None]:
-    """Return what turns an answer into an object that follows the schema and can be stored, or into None."""
+    """Return a parser that turns an answer into a storable object that follows the schema, or into None."""
     validator = _validator(schema)
 
     def parse(text: str) -> dict[str, Any] | None:
@@ -94,7 +94,7 @@ def parser(schema: Mapping[str, Any]) -> Callable[[str], dict[str, Any] | None]:
 
 
 def _validator(schema: Mapping[str, Any]) -> Validator:
-    """Return the schema's validator. A `pattern` is the engine's to keep: a hostile one could hold the worker."""
+    """Return the schema's validator. It ignores `pattern`, since a hostile one could block the worker."""
     kind = extend(validator_for(schema, default=Draft202012Validator), {"pattern": lambda *_: ()})
     return kind(dict(schema), registry=Registry())  # it fetches nothing
 
@@ -112,9 +112,9 @@ def _finite(digits: str) -> float:
 
 
 def _completed(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
-    """Return the complete values of a cut answer, and where it breaks off; None if there are none.
+    """Return the complete values of a truncated answer and where it ends, or None if it has none.
 
-    They follow the schema, but for what the lists and objects that were open still lack.
+    They follow the schema, except that open lists and objects may lack members.
     """
     try:
         closed_text, depth = _closed_text(unfenced(text))
@@ -137,9 +137,9 @@ def _completed(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any], st
 
 
 def _closed_text(text: str) -> tuple[str, int]:
-    """Return cut JSON, closed behind its last complete row, and how many lists and objects that closes.
+    """Return truncated JSON, closed after its last complete row, and how many lists and objects that closes.
 
-    Of an item that is cut, only a list that has begun in it is kept.
+    Of a truncated item, only a list that has begun in it is kept.
     """
     ends: list[
         tuple[str, int]
@@ -165,9 +165,9 @@ def _closed_text(text: str) -> tuple[str, int]:
 
 
 def merge_rules(schema: Mapping[str, Any]) -> dict[str, MergeRule]:
-    """Return how a document's pages become one object, by JSON pointer, where the schema says it with `x-merge`.
+    """Return the `x-merge` rules of a schema, by JSON pointer: how the pages' values become one object.
 
-    Other rules than those of this version are none.
+    Rules that this version does not know are ignored.
     """
     rules = list(MergeRule)
     return {
@@ -176,9 +176,9 @@ def merge_rules(schema: Mapping[str, Any]) -> dict[str, MergeRule]:
 
 
 def rows_of_lists(schema: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
-    """Return by JSON pointer the lists of which all rows are wanted: the name of each value, and if it is a number.
+    """Return, by JSON pointer, the lists that need all rows: the name of each value, and whether it is a number.
 
-    A list that says `"x-rows": "some"` is a choice of rows, and not among them.
+    A list with `"x-rows": "some"` is a selection of rows, and left out.
     """
     lists: dict[str, dict[str, bool]] = {}
     for path, described in _properties(schema, schema):
@@ -194,7 +194,7 @@ def rows_of_lists(schema: Mapping[str, Any]) -> dict[str, dict[str, bool]]:
 def _properties(
     schema: Mapping[str, Any], root: Mapping[str, Any], path: str = "", within: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield a schema and those of its properties by JSON pointer, each choice of `anyOf` and what `$ref` names too."""
+    """Yield a schema and its properties' schemas by JSON pointer, including `anyOf` choices and `$ref` targets."""
     yield path, schema
     for choice in [schema, *schema.get("anyOf", ())]:
         if choice is not schema:
@@ -208,9 +208,9 @@ def _properties(
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema with no room for properties that it does not name, where it leaves that open.
+    """Return the schema with `additionalProperties` false where it does not say.
 
-    A model that decodes by it would fill that room. What `allOf` combines must stay open to the other parts.
+    A model that decodes by an open schema adds properties. Members of `allOf` stay open, as each must admit the others.
     """
     return dict(schema) if _ALL_OF in json.dumps(schema) else _closed(schema)
 

@@ -1,4 +1,4 @@
-"""The retry ladder, over any engine: how far a reading can be trusted, and how a bad one is repeated."""
+"""The retry ladder: verdicts of readings, and repetitions of bad ones, with any engine."""
 
 import asyncio
 import math
@@ -19,31 +19,31 @@ from pecia_workers.layout.lines import is_value
 from pecia_workers.protocol.base import EngineDeadError, EngineError, EngineRequest, Generation, Generator
 
 _DOUBTFUL_LINES: Final = 0.6
-"""Mean confidence of its lines below which a page is doubtful."""
+"""Mean confidence of lines below which a page is doubtful."""
 _DOUBTFUL_WORDS: Final = 0.01
-"""Share of a page's words that are expected to be wrong, by the probability of its doubts, from which it is."""
+"""Expected share of wrong words, by the probabilities of doubts, from which a page is doubtful."""
 _DOUBTFUL_MARKS: Final = 0.2
-"""Share of a page's words that the model marked as unreadable, as its instruction wants it to, from which it is."""
+"""Share of words that the model marked as unreadable, as instructed, from which a page is doubtful."""
 _DOUBTFUL_CHARACTERS: Final = 0.01
-"""Share of characters that stand for broken bytes, from which it is: print has none."""
+"""Share of replacement characters from which a page is doubtful: print has none."""
 _UNREAD: Final = "[?]"
 _BROKEN: Final = "\N{REPLACEMENT CHARACTER}"
 _UNSURE: Final = 0.75
-"""Mean probability of the tokens of a page below which it is: what a model cannot read it makes up, and knows it."""
+"""Mean token probability below which a page is doubtful: models are unsure where they invent text."""
 _LEAST_LIKELY: Final = math.log(0.6)
 """Log-probability of its least likely token below which a word is doubtful."""
 _WORD: Final = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\s\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
 )
-"""Of Chinese and Japanese, which have no spaces, each sign."""
+"""A word; in Chinese and Japanese, which have no spaces, each character."""
 _MARKUP: Final = "|*#`_<>"
 _FENCES: Final = ("```markdown", "```md", "```json")
 
 
 def judged(generation: Generation) -> Generation:
-    """Return the reading without the fence that models like to put around it, and with its final verdict.
+    """Return the reading without a Markdown fence around it, with its final verdict.
 
-    What an engine says against its own text stands; only what it calls `ok` is looked at again.
+    An engine's own negative verdict is kept; only `ok` is checked further.
     """
     text = generation.text if generation.blocks else unfenced(generation.text)
     doubts = (*generation.doubts, *doubtful_words(generation.tokens, text))
@@ -91,9 +91,9 @@ def sureness(tokens: Sequence[tuple[str, float]]) -> float | None:
 
 
 def doubtful_words(tokens: Sequence[tuple[str, float]], written: str) -> tuple[Doubt, ...]:
-    """Return the words of an answer of which the model was unsure, in order, without their places.
+    """Return the words of which the model was unsure, in order, without places.
 
-    Special tokens, and characters that a tokenizer has torn into several tokens, are not in the answer.
+    Skips special tokens, and characters that a tokenizer split into several tokens, since the answer lacks them.
     """
     found: list[Doubt] = []
     before = ""
@@ -126,23 +126,23 @@ _RUNGS: Final = {
     Verdict.TRUNCATED: (Change.SMALLER, Change.PENALTY, Change.TEMPERATURE),
     Verdict.UNREADABLE: (Change.TEMPERATURE, Change.SMALLER),
 }
-"""A loop is left by another word. A smaller picture leaves more of the context to a text that was cut off. A penalty
-on repeated words means nothing to a text without any."""
+"""A changed sampling ends a loop. A smaller picture leaves more context for a truncated text. A repetition penalty has
+no effect on a text without repetitions."""
 
 _HOTTER: Final = 0.4
 _STRICTER: Final = 0.1
 _MOST: Final = 2.0
-"""Of either, as a task's options have it."""
+"""Most readings of either engine, as in a task's options."""
 _SHRINK: Final = 0.75
-"""Of each side."""
+"""Scale of each side."""
 _STOPPING_S: Final = 1.0
-"""Makes an engine stop a reading; a reading that still waits is dropped."""
+"""Seconds after the deadline in which the engine stops a running reading; a waiting one is dropped."""
 _LEAST_SIDE: Final = 112
-"""Pixels; four tokens of most families, below which nothing is legible."""
+"""Least side in pixels, four tokens in most families: below it nothing is legible."""
 
 
 def _rungs(request: EngineRequest, generation: Generation) -> tuple[Change, ...]:
-    """Return what to change, in order; nothing if the answer is good, or ends where the task itself wants it to end."""
+    """Return the changes to try, in order; none if the answer is good, or ends at a limit of the task's own."""
     most, verdict = request.max_output_tokens, generation.verdict
     if verdict is Verdict.TRUNCATED and most is not None and generation.usage.output >= most:
         return ()
@@ -150,9 +150,9 @@ def _rungs(request: EngineRequest, generation: Generation) -> tuple[Change, ...]
 
 
 def changed(request: EngineRequest, change: Change, seen: tuple[int, int]) -> EngineRequest | None:
-    """Return the request with that one change, under an id of its own; None if it cannot be changed any further.
+    """Return the request with that change under a new id, or None if it cannot be changed further.
 
-    `seen` are the width and height at which the engine has seen the picture. `smaller` takes up to a second.
+    `seen`: width and height at which the engine saw the picture. The change `smaller` takes up to a second.
     """
     again, sampling = replace(request, id=f"{request.id}:{change}"), request.sampling
     match change:
@@ -183,7 +183,7 @@ class Reading:
 
     engine: str
     change: Change | None
-    """What was different from the first."""
+    """Difference from the first reading."""
     generation: Generation
     seen: tuple[int, int]
     """Width and height, in pixels, at which the engine saw the picture."""
@@ -197,9 +197,9 @@ class Reading:
 
 
 def best(readings: Iterable[Reading]) -> Reading:
-    """Return the one with the best verdict, of several the one with the most text, of several the first.
+    """Return the reading with the best verdict, then the most text, then the earliest.
 
-    One that was stopped has no text, whatever its verdict.
+    A stopped reading has no text, whatever its verdict.
     """
 
     def rank(reading: Reading) -> tuple[bool, int, int]:
@@ -210,19 +210,19 @@ def best(readings: Iterable[Reading]) -> Reading:
 
 
 class Ladder:
-    """Asks an engine again, each time with one thing changed, and at last another engine."""
+    """Repeats a reading on the engine, each time with one change, and finally on the fallback engine."""
 
     def __init__(self, engine: Generator, fallback: Generator | None = None, *, most: int) -> None:
-        """`most`: readings by `engine`, the first among them."""
+        """`most`: readings by `engine`, including the first."""
         self._engine = engine
         self._fallback = fallback
         self._most = most
 
     async def climb(self, request: EngineRequest, deadline: float, *, judge: Judge = judged) -> list[Reading]:
-        """Return the answers in order, at least one; none is asked for after `deadline`, by the loop's clock.
+        """Return the readings in order, at least one; none starts after `deadline`, by the loop's clock.
 
-        One that is being written then is stopped, and is among them.
-        Raises `EngineError` only if the first fails, but `EngineDeadError` whichever it was.
+        A reading in progress at the deadline is stopped and included. Raises `EngineError` only if the first reading
+        fails, but `EngineDeadError` for any.
         """
         readings = [await self._read(self._engine, request, judge)]
         request, clock = replace(request, until=deadline), asyncio.get_running_loop().time
@@ -253,7 +253,7 @@ class Ladder:
     async def _try(
         self, engine: Generator, request: EngineRequest, change: Change, judge: Judge, readings: list[Reading]
     ) -> None:
-        """Add one more answer. An error is no reason to lose those that are there, unless the engine is gone."""
+        """Add one more reading. An error is ignored, since earlier readings exist, unless the engine is dead."""
         log.info("read_again", request=request.id, verdict=readings[-1].generation.verdict)
         try:
             readings.append(await self._read(engine, request, judge, change))

@@ -17,7 +17,7 @@ from markdown_it.token import Token
 from pecia_schemas.blocks import Block, BlockKind, Cell, Source, Table, plain_blocks, storable_text
 
 _MOST_PLACES: Final = 100_000
-"""Of a table; a model that loops may write any span."""
+"""Most cells of a table: a looping model may write any span."""
 
 _HTML_TABLE: Final = re.compile(r"(<table\b[^<>]*>.*?(?:</table\s*>|\Z))", re.IGNORECASE | re.DOTALL)
 _CAPTION: Final = re.compile(r"<caption\b[^<>]*>(.*?)</caption\s*>", re.IGNORECASE | re.DOTALL)
@@ -39,18 +39,18 @@ _INLINE: Final = (
     r"b|big|br|center|em|font|h[1-6]|hr|i|li|ol|p|s|small|span|strong|sub|sup|tbody|td|tfoot|th|thead|tr|u|ul"
 )
 _TAG: Final = re.compile(rf"<(/?)({_INLINE}|caption|div|table)\b[^<>]*>", re.IGNORECASE)
-"""What is markup; anything else between angle brackets stands on the page."""
+"""Tags that are markup; others in angle brackets are text of the page."""
 _BREAKING: Final = frozenset({"br", "div", "li", "p", "tr"})
 _MARKED: Final = re.compile(r"[\\`*_<>&$!\n]")
 _ESCAPED: Final = re.compile(r"(?m:\\([]*_`$<&[|%])|^\\([-+>#~])|(?<=\d)\\([.)]))")
-"""A sign that would be markup but for the backslash before it; any other backslash stands on the page."""
+"""A markup character escaped by a backslash; any other backslash is text of the page."""
 _FORMULA: Final = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
 _RAISED: Final = str.maketrans("0123456789+-−=()n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿ")  # noqa: RUF001  a minus sign
 _LOWERED: Final = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")  # noqa: RUF001
 
 
 def blocks_of(written: str) -> tuple[Block, ...]:
-    """Return what a model wrote as blocks without places."""
+    """Return a model's Markdown as blocks without places."""
     text = _FENCE.sub("", _COMMENT.sub("", storable_text(written)))
     text = _IMAGE.sub(r"\1()", text)
     text = _TASK.sub(lambda found: f"{found[1]}{'☑' if found[2] else '☐'}", text)
@@ -130,13 +130,13 @@ def _items(tokens: Sequence[Token]) -> Iterator[str]:
 
 
 def _read(written: str) -> str:
-    """Return what a reader sees of a cell or caption."""
+    """Return the visible text of a cell or caption."""
     written = written.strip()
     return _shown(_parser().parseInline(written)[0]).strip() if _MARKED.search(written) else written
 
 
 def _shown(inline: Token) -> str:
-    """Return what a reader sees of a paragraph, its line breaks kept."""
+    """Return the visible text of a paragraph, with its line breaks."""
     shown, script = "", None
     children = inline.children or []
     for child, following in pairwise([*children, None]):
@@ -161,7 +161,7 @@ def _shown(inline: Token) -> str:
 
 @cache
 def _parser() -> MarkdownIt:
-    """Return a parser for what models write: whatever would hide text or take a sign for markup is off."""
+    """Return a Markdown parser without the rules that hide text or take plain characters for markup."""
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable("table")
     parser.disable(["blockquote", "code", "fence", "lheading", "reference", "html_block"])
     parser.disable(["backticks", "link", "html_inline"])
@@ -172,7 +172,7 @@ def _parser() -> MarkdownIt:
 
 
 def _token(of: re.Pattern[str], state: StateInline, silent: bool) -> bool:
-    """Take a formula, an escaped sign or a tag as one token, if one begins here."""
+    """Parse a formula, an escaped character or a tag as one token, if one begins here."""
     found = of.match(state.src, state.pos)
     if found and not silent:
         if of is _TAG:
@@ -184,7 +184,7 @@ def _token(of: re.Pattern[str], state: StateInline, silent: bool) -> bool:
 
 
 class BrokenTableError(Exception):
-    """There is text between the cells, or the spans are beyond reason."""
+    """The table has text between its cells, or absurd spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _html_cells(row: str) -> Iterator[GivenCell]:
 
 
 def table_block(rows: list[list[GivenCell]]) -> Iterator[Block]:
-    """Yield the cells as one table, if there are any: spans are cut where they overlap or leave it.
+    """Yield the cells as one table, if there are any; spans that overlap or exceed the table are reduced.
 
     Raises `BrokenTableError`.
     """

@@ -1,4 +1,4 @@
-"""The read stage: one page, from its payload to its text, and to fields that follow the task's schema."""
+"""The read stage: from a page's payload to its text, and to fields that follow the task's schema."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from pecia_workers.witness.witnesses import Witnesses
 
 
 def check_demands(task: ReadPages[Any], engine: Capabilities) -> None:
-    """Raise `EngineRefusedError`, with the code that says what to do, for the first thing the engine cannot do."""
+    """Raise `EngineRefusedError`, with a failure code, for the first demand of the task that the engine cannot meet."""
     name = f"The engine {engine.name}"
     if task.language is not None and not engine.reads(task.language):
         first = languages_of(task.language)[0]
@@ -58,7 +58,7 @@ _WRITTEN: Final = frozenset({"en", "ko", "zh"})
 
 @cache
 def instruction_for(what: str, language: str | None) -> str:
-    """Return the instruction for a type of document in its language; in English for a language that has none."""
+    """Return the instruction for a type of document in its language, or in English if that has none."""
     name = f"{what}.{language if language in _WRITTEN else 'en'}.md"
     return (files("pecia_workers.reading") / "prompts" / name).read_text(encoding="utf-8").strip()
 
@@ -69,7 +69,7 @@ def page_instruction(card: Card, document_type: DocumentType, language: str | No
 
 
 def fields_instruction(schema: Mapping[str, Any], language: str | None) -> str:
-    """Return how to fill the fields of a page. It holds the schema: decoding by it alone hides its descriptions."""
+    """Return the instruction to fill a page's fields. It quotes the schema: guided decoding hides its descriptions."""
     written = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return instruction_for("fields", language).replace("{schema}", written)
 
@@ -77,7 +77,7 @@ def fields_instruction(schema: Mapping[str, Any], language: str | None) -> str:
 def page_of(
     number: int, image: PageImage, readings: list[Reading], fields: Fields | None, timings: Timings
 ) -> Page:
-    """Return the page with the best of its readings' text; `number` counts from 1."""
+    """Return the page with the text of its best reading; `number` counts from 1."""
     kept = best(readings)
     others = [reading for reading in readings if reading is not kept]
     forms = fields.others if fields else ()
@@ -115,12 +115,12 @@ def spent(kept: Iterable[Reading], others: Iterable[Reading]) -> TokenUsage:
 
 
 _LAYER: Final = "layer"
-"""The engine of a page whose text the file brought itself, be it not all of it."""
+"""Name of the engine of pages whose text comes, at least in part, from the file's text layer."""
 _SURE: Final = 0.95
-"""Probability of the tokens of a word from which a model is sure of it."""
+"""Token probability from which a model is sure of a word."""
 _TEXT_UNTIL: Final = 0.5
 _FIELDS_UNTIL: Final = 0.75
-"""Shares of a part's time after which its text and its fields are not read again: an answer may be slow to come."""
+"""Shares of a part's timeout after which no further reading of its text, or fields, starts."""
 
 
 class ReadPage:
@@ -209,7 +209,7 @@ class ReadPage:
 
     @property
     def _card(self) -> Card:
-        """That of the engine's model, which a server reports only when it has started."""
+        """Card of the engine's model, which a server reports only once it has started."""
         return card_of(self._engine.capabilities.model, self._named_card)
 
     def _request(self, part: ClaimedPart, task: ReadPages[Any], image: PageImage) -> EngineRequest:
@@ -233,14 +233,14 @@ class ReadPage:
         )
 
     def _completing(self, language: str | None) -> Generator | None:
-        """Return the engine that reads what a page's own text leaves out, if there is one for this language."""
+        """Return the engine that reads the areas outside a page's text layer, if there is one for this language."""
         for engine in (self._engine, self._fallback, self._witnesses.engine):
             if engine and engine.capabilities.completes and engine.capabilities.reads(language):
                 return engine
         return None
 
     async def _own(self, request: EngineRequest, image: PageImage) -> Reading:
-        """Return the text that the page brings itself, with what an engine reads beside it."""
+        """Return the page's text layer, completed by an engine where it leaves areas out."""
         if image.unread and (engine := self._completing(request.language)):
             rest = replace(request, id=f"{request.id}:rest", known=image.pieces, unread=image.unread)
             generation = await engine.generate(rest)
@@ -266,9 +266,9 @@ class ReadPage:
     async def _fill(
         self, request: EngineRequest, task: ReadPages[Any], readings: list[Reading]
     ) -> Fields | None:
-        """Ask once more about the same picture, which the engine's prefix cache then holds.
+        """Request the fields of the same picture, which is in the engine's prefix cache by now.
 
-        A page on which no text was found has no fields, whatever a model would make up for it.
+        A page without text has no fields, whatever a model would invent.
         """
         if task.fields is None or best(readings).generation.verdict in (Verdict.BLANK, Verdict.UNREADABLE):
             return None
@@ -280,7 +280,7 @@ class ReadPage:
         return Fields.of(answers, schema)
 
     def _end_of(self, share: float) -> float:
-        """Return when a share of the part's time will be over, by the loop's clock."""
+        """Return when a share of the part's timeout will have passed, by the loop's clock."""
         return asyncio.get_running_loop().time() - worked_s() + share * self._timeout_s
 
 
@@ -302,7 +302,7 @@ def _schema_of(task: ReadPages[Any]) -> Mapping[str, Any]:
 
 
 def _moved(earlier: Page, part: ClaimedPart, image: PageImage, timings: Timings) -> Page:
-    """Return the page as this part's: the same picture may be another page, and may have been turned otherwise."""
+    """Return a cached page as this part's page: its number and orientation may differ."""
     update: dict[str, Any] = {"number": part.ordinal + 1, "attempts": (), "timings": timings}
     update |= {"rotation": image.rotation, "skew": image.skew, "scale": image.scale}
     update |= {"attachments": image.attachments}
@@ -312,13 +312,13 @@ def _moved(earlier: Page, part: ClaimedPart, image: PageImage, timings: Timings)
 
 
 def _with_barcodes(page: Page, image: PageImage) -> Page:
-    """Return the page with its barcodes behind all that was read: no reading is held against them, nor they to it."""
+    """Return the page with its barcodes after all text; they are not compared with readings."""
     blocks = (block for block in page.blocks if block.kind is not BlockKind.BARCODE)
     return page.model_copy(update={"blocks": (*blocks, *image.barcodes)}) if image.barcodes else page
 
 
 def _with_doubts(page: Page, image: PageImage) -> Page:
-    """Return the page with its decoder's doubts: where the file is damaged, no engine can read."""
+    """Return the page with its decoder's doubts about damaged areas, which no engine can read."""
     doubts = tuple(doubt for doubt in image.doubts if doubt not in page.doubts)
     if not any(doubt.reason is DoubtReason.UNCOVERED for doubt in image.doubts):
         return page

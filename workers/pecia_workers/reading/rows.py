@@ -1,4 +1,4 @@
-"""The rows of the lists in a page's `fields`, counted against the rows that stand on the page itself."""
+"""Rows of the lists in a page's `fields`, compared with the rows on the page."""
 
 import re
 from collections import Counter, defaultdict
@@ -22,7 +22,7 @@ _TOTAL: Final = re.compile(
     re.IGNORECASE,
 )
 _MIN_ROWS: Final = 3
-"""Rows of one shape on a page that may be those of a list of which nothing was given."""
+"""Least number of similar rows on a page that may belong to a list whose answer is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +36,25 @@ class _Row:
     table: int
     """Columns of its table; 0: a line of text."""
     shape: tuple[str, ...]
-    """What its cells are: `n` a number, `t` text, empty: nothing; of a line, its numbers and the words between them."""
+    """Kinds of its cells: `n` number, `t` text, empty; for a line, its numbers and the words between them."""
 
     is_first: bool = False
-    """Whether it is the first of a table."""
+    """Whether it is the first row of a table."""
 
     @property
     def is_counted(self) -> bool:
-        """Whether it can be a row of values: no heading, no total and no line of mere words."""
+        """Whether it can be a row of values, that is no heading, total or line of words alone."""
         is_body = self.table and not self.is_first and len(self.shape) - self.shape.count("") > 1
         return ("n" in self.shape or bool(is_body)) and not _TOTAL.match(self.text)
 
     @property
     def kind(self) -> tuple[int, tuple[str, ...]]:
-        """What the rows of one list have in common."""
+        """Key that the rows of one list share."""
         return self.table, self.shape
 
 
 def with_missing_fields(page: Page, fields: Fields, schema: Mapping[str, Any]) -> Page:
-    """Return the page with a doubt for each list of its fields that lacks rows, and for an incomplete answer."""
+    """Return the page with a doubt for each list in `fields` that lacks rows, and for a truncated answer."""
     if fields.values is None or fields.cut is not None:
         doubts = [_missing(fields.cut or "")]
     else:
@@ -131,13 +131,13 @@ def _rows(blocks: Sequence[Block]) -> Iterator[_Row]:
 
 
 def _kind(cell: Sequence[Token]) -> str:
-    """Return whether a cell is a number, behind the sign that may stand before it."""
+    """Return the kind of a cell; a number may have a sign before it."""
     words = [token for token in cell if token.is_number or token.text[0].isalpha()]
     return "" if not words else "n" if words[0].is_number else "t"
 
 
 def _lists(value: Any, path: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Yield the lists of an object that stand in no other list."""
+    """Yield the lists of an object that are not inside another list."""
     if isinstance(value, list):
         yield path, value
     elif isinstance(value, Mapping):
@@ -146,7 +146,7 @@ def _lists(value: Any, path: str = "") -> Iterator[tuple[str, list[Any]]]:
 
 
 def _owners(rows: Sequence[_Row], lists: Mapping[str, Sequence[Any]]) -> dict[int, str]:
-    """Return which row stands for an item of which list: most of the item's values stand in it."""
+    """Return the row of each list item: the row that has most of the item's values."""
     by_key: defaultdict[str, list[int]] = defaultdict(list)
     by_number: defaultdict[float, set[int]] = defaultdict(set)
     for number, row in enumerate(rows):
@@ -188,7 +188,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _like_owned(rows: Sequence[_Row], owners: Mapping[int, str], path: str) -> list[_Row]:
-    """Return the rows that stand for no item and look like a list's own: of its tables, or among and next to lines."""
+    """Return the rows without an item that resemble a list's rows: in its tables, or among and next to its lines."""
     own = [number for number, owner in owners.items() if owner == path]
     kinds = {rows[number].kind for number in own}
     lines = [number for number in own if not rows[number].table]
@@ -205,7 +205,7 @@ def _like_owned(rows: Sequence[_Row], owners: Mapping[int, str], path: str) -> l
 
 
 def _alike(rows: Sequence[_Row], owners: Mapping[int, str]) -> Iterator[list[_Row]]:
-    """Yield rows of one shape that stand one below the other, in tables and text of which no row was given."""
+    """Yield adjacent rows of the same shape, in tables and text without any row in the list."""
     owned = {rows[number].place for number in owners}
     for _, group in groupby(rows, lambda row: (row.kind, row.table and row.place)):
         stretch = [row for row in group if row.is_counted]

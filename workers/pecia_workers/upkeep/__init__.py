@@ -1,1 +1,1 @@
-"""Upkeep: recovery after faults, and retention. Any number of instances may run."""
+"""Upkeep: recovery after faults, relay and retention. Any number of instances may run."""

@@ -1,7 +1,7 @@
-"""Where Postgres, Redis and the payload store contradict each other, and themselves; and how that is put right.
+"""Differences between Postgres, Redis and the payload store, and their repair.
 
-While the fleet works they always do, for a moment: a difference counts if it is still there at a second look. It is put
-right by what upkeep and workers do all day, once more and for certain.
+A working fleet always has some for a moment: a difference counts if it persists at a second look. Repairs are the steps
+of upkeep and workers, run once more.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Items = frozenset[Any]
 
 
 class Difference(StrEnum):
-    """What can be wrong. `sentence` says it of a number of things."""
+    """A kind of difference. `sentence` follows a number of items."""
 
     sentence: str
 
@@ -49,9 +49,9 @@ class Difference(StrEnum):
     LOST_MESSAGES = "lost messages", "parts are queued in Postgres and have no message in Redis"
     ORPHANS = "orphaned parts", "parts run in Postgres on workers that are gone"
     MISCOUNTED = "miscounted jobs", "jobs have counters that are not those of their parts"
-    UNENDED = "unended jobs", "jobs go on although all their parts are over"
-    STUCK_SUMMARIES = "stuck summaries", "summaries or splits wait for parts that are over"
-    DEAD_MESSAGES = "dead messages", "messages in Redis were none and have been put aside"
+    UNENDED = "unended jobs", "jobs are open although all their parts have ended"
+    STUCK_SUMMARIES = "stuck summaries", "summaries or splits wait for parts that have ended"
+    DEAD_MESSAGES = "dead messages", "messages in Redis were invalid and have been set aside"
     STRANGERS = (
         "strangers",
         "parts in Redis are unknown to Postgres: do two fleets share this Redis, or was Postgres set back?",
@@ -63,13 +63,13 @@ class Difference(StrEnum):
 
     @property
     def is_mended(self) -> bool:
-        """Whether a repair puts it right."""
+        """Whether `mend` can repair it."""
         return _KINDS[self][1] is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is looked at."""
+    """The stores to compare."""
 
     stores: Stores
     payloads: PayloadStore
@@ -77,11 +77,11 @@ class Scene:
 
 
 Found = dict[Difference, Items]
-"""What is wrong, and of what: parts, jobs, or whatever identifies a thing at the second look."""
+"""The differences of one look, with the ids of parts or jobs, or other keys by which a second look recognises them."""
 
 
 async def differences(scene: Scene, *, second_look: timedelta = SECOND_LOOK) -> Found:
-    """Return the differences that stood at two looks."""
+    """Return the differences that persist over two looks."""
     first = await _look(scene, tuple(Difference))
     if not first:
         return {}
@@ -129,7 +129,7 @@ async def _wrong_jobs(query: TextClause, scene: Scene) -> set[Hashable]:
 
 
 async def mend(scene: Scene, found: Found) -> None:
-    """Put right what can be; whatever has moved on since it was found stays as it is."""
+    """Repair the differences that can be repaired; items that have changed since are left alone."""
     for kind, items in found.items():
         if put_right := _KINDS[kind][1]:
             await put_right(scene, items)

@@ -1,6 +1,6 @@
-"""The loop of upkeep, which goes on whatever is away, its steps, and what workers do while no upkeep is on duty.
+"""The loop of upkeep and its steps, and the steps that workers run while no upkeep process lives.
 
-A step is short, changes nothing if there is nothing to do, and returns how much it did.
+A step is short, changes nothing if nothing is due, and returns how many items it changed. Outages do not end the loop.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ Step = Callable[[], Awaitable[int]]
 
 _BATCH = 1_000
 GRACE = timedelta(seconds=5)
-"""A part that was published this recently is on its way: publisher and claim are left alone with it."""
+"""Age up to which a published part counts as in transit and is left alone."""
 LATELY = timedelta(seconds=20)
-"""A worker that ended this recently may have had parts that Redis has forgotten and Postgres does not know to run."""
+"""Time since a worker's end in which it may have lost parts that neither Redis holds nor Postgres lists as running."""
 _LONGEST_WITHOUT_COMPARISON_S = 300.0
 _SECOND_LOOK_S = 1.0
 _SHARE_OF_COMPARING = 5
-"""A comparison that took a second is followed by the next no sooner than this many seconds later."""
+"""Least pause between comparisons, in multiples of the last one's duration."""
 _MEASURE_EVERY_S = 5.0
 _ROLES = ("ingest", "engine", "webhooks", "upkeep")
 
@@ -59,7 +59,7 @@ _UPKEEP = text(f"SELECT EXISTS (SELECT FROM workers WHERE role = 'upkeep' AND {O
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
-    """What the steps work on."""
+    """The stores that the steps work on."""
 
     database: AsyncEngine
     redis: Redis
@@ -68,7 +68,7 @@ class Stores:
 
 @asynccontextmanager
 async def open_stores(settings: WorkerSettings) -> AsyncIterator[Stores]:
-    """Yield what the settings name, for the running loop."""
+    """Yield the stores in the settings, for the running loop."""
     redis_url = settings.redis_url.get_secret_value()
     stores = Stores(
         database=open_database(settings.database_url.get_secret_value(), timeout=LONG_STATEMENT_TIMEOUT),
@@ -84,13 +84,13 @@ async def open_stores(settings: WorkerSettings) -> AsyncIterator[Stores]:
 
 
 class Upkeep:
-    """Relays, reconciles and expires every `upkeep_interval`, judges workers, until it is stopped."""
+    """Relays, reconciles and expires every `upkeep_interval`, and judges workers, until stopped."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._stopping = asyncio.Event()
         self._due = asyncio.Event()
-        """Set when there is something to publish before the next round is due, or nothing more at all."""
+        """Set to wake the relay before its next round, and to stop it."""
         self._outages: set[str] = set()
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class Upkeep:
         self._due.set()
 
     async def run(self) -> None:
-        """Keep at it until `stop`, also while Redis or Postgres is away."""
+        """Run until `stop`, also while Redis or Postgres is unavailable."""
         settings = self._settings
         every_s = settings.upkeep_interval.total_seconds()
         async with open_stores(settings) as stores, asyncio.TaskGroup() as loops:
@@ -118,7 +118,7 @@ class Upkeep:
             loops.create_task(self._repeat(ends, self._stopping, every_s))
 
     async def _repeat(self, steps: Mapping[str, Step], waking: asyncio.Event, every_s: float) -> None:
-        """Run the steps, one after the other, again and again: after `every_s`, or when woken."""
+        """Run the steps repeatedly, one after the other: every `every_s`, or when woken."""
         known: set[str] = set()
         while not self._stopping.is_set():
             outages: set[str] = set()
@@ -137,7 +137,7 @@ class Upkeep:
                 waking.clear()
 
     async def _run(self, name: str, step: Step) -> str | None:
-        """Run one step; return the code of what kept it from its work. An outage is logged once."""
+        """Run one step; return the error code if it failed. An outage is logged once."""
         try:
             count = await step()
         except Exception as error:  # noqa: BLE001  the other steps must go on
@@ -177,7 +177,7 @@ def run_upkeep(settings: WorkerSettings) -> None:
 
 
 async def expire(stores: Stores) -> int:
-    """End the jobs whose time is over, and notify the workers that run their parts."""
+    """End expired jobs, and notify the workers that run their parts."""
 
     async def notify(expired: Sequence[UUID]) -> None:
         await stores.bus.announce(dict.fromkeys(expired, JobState.EXPIRED))
@@ -191,7 +191,7 @@ async def expire(stores: Stores) -> int:
 
 
 async def relay(stores: Stores) -> int:
-    """Publish parts that are due and not in Redis: a submit without Redis, a retry, a part that got lost."""
+    """Publish parts that are due and not in Redis: submitted without Redis, retried, or lost."""
     total, relayed = 0, _BATCH
     while relayed >= _BATCH:
         relayed = await relay_due(stores.database, stores.bus, limit=_BATCH)
@@ -200,13 +200,13 @@ async def relay(stores: Stores) -> int:
 
 
 async def find_lost(stores: Stores, *, before: datetime) -> set[str]:
-    """Return the parts that were published before that moment, are queued, and are not in Redis."""
+    """Return the parts that were published before that time, are queued, and are not in Redis."""
     present = await asyncio.to_thread(lists.held_parts, stores.redis)
     return set(await publication.find_missing(stores.database, present, before))
 
 
 class Reconciler:
-    """Finds parts that are queued in Postgres and not in Redis: lost by Redis, or on their way to a worker that died.
+    """Finds parts that are queued in Postgres and not in Redis: lost by Redis, or in transit to a worker that died.
 
     Two counts show whether anything can be missing; only then, after an outage of Redis or the end of a worker, and
     every five minutes, all ids are compared. What is missing at two looks is published again: a part is missing once
@@ -219,7 +219,7 @@ class Reconciler:
         self._missing: set[str] = set()
 
     async def __call__(self, stores: Stores) -> int:
-        """Hand lost parts to the relay; return how many."""
+        """Mark lost parts for the relay; return how many."""
         try:
             # Redis first: a commit between the two counts lowers only the second.
             held = (await asyncio.to_thread(lists.count_waiting, stores.redis)).total()
@@ -243,14 +243,14 @@ class Reconciler:
 
 
 class Measurement:
-    """A step of upkeep that changes nothing. A few short look-ups, every five seconds at most."""
+    """A step of upkeep that only measures, by a few short queries, at most every five seconds."""
 
     def __init__(self, *, window: int) -> None:
         self._window = window
         self._not_before = 0.0
 
     async def __call__(self, stores: Stores) -> int:
-        """Look, and return 0."""
+        """Measure, and return 0."""
         if time.monotonic() < self._not_before:
             return 0
         async with stores.database.connect() as connection:
@@ -268,7 +268,7 @@ class Measurement:
         return 0
 
     def show_postgres(self, connection: Connection) -> list[standing.Left]:
-        """Show what Postgres knows; return what of each list waits there."""
+        """Export figures from Postgres; return the parts of each list that wait there."""
         oldest_s, roles = standing.oldest_waiting(connection), standing.roles_on_duty(connection)
         for lane in Lane:
             metrics.QUEUE_OLDEST.labels(lane).set(oldest_s.get(lane, 0.0))
@@ -290,10 +290,10 @@ class Measurement:
 
 @asynccontextmanager
 async def workers_watched(database: AsyncEngine, bus: Bus, settings: WorkerSettings) -> AsyncIterator[None]:
-    """Judge, reconcile and relay in a worker while the block runs and no upkeep is on duty.
+    """Judge, reconcile and relay in a worker, during the block, while no upkeep process lives.
 
-    Steps that need Redis have a task of their own: a hanging step must not interrupt the watch. No `TaskGroup`: it
-    cancels a task once, and redis-py swallows a cancel while it connects; `end` repeats it.
+    Steps that need Redis run in a separate task: a hanging step must not interrupt the watch. Uses no `TaskGroup`,
+    which cancels a task once, while redis-py swallows a cancel during a connect; `end` repeats it.
     """
     judge, due = recovery.Judge(database, settings, bus.announce), asyncio.Event()
     reconciler = Reconciler()
@@ -321,7 +321,7 @@ async def workers_watched(database: AsyncEngine, bus: Bus, settings: WorkerSetti
 
 
 async def _for_ever(step: Callable[[], Awaitable[None]]) -> None:
-    """Run the step again and again; an error that stays is logged once."""
+    """Run the step repeatedly; a persistent error is logged once."""
     known = None
     while True:
         error_name = None
@@ -345,9 +345,9 @@ def _trace_sent(messages: Sequence[PartMessage], began: int) -> None:
 
 
 async def relay_due(database: AsyncEngine, bus: Bus, *, limit: int) -> int:
-    """Publish up to `limit` parts of each list that are due; return how many. 0 while another relay is at it.
+    """Publish up to `limit` due parts of each list; return how many, 0 while another relay runs.
 
-    Published first, marked after: whatever dies in between, a part is published twice, which is harmless, not lost.
+    Parts are published first and marked after: a crash in between publishes them twice, which is harmless.
     """
     spaces = [space for space in await bus.spaces(most=limit) if space.parts]
     async with database.begin() as connection:

@@ -1,1 +1,1 @@
-"""What a language model wrote, compared with an independent reading of the same page."""
+"""The witness: compares a language model's text with an independent reading of the same page."""

@@ -1,13 +1,13 @@
-"""The alignment of a page's written tokens with those of its witness, in whatever order either has them.
+"""Alignment of a page's written tokens with those of its witness, whatever the order of either.
 
-1. Lines that are the same, then lines that have most in common, are laid upon each other; a token counts the more the
-   rarer it is. So are runs of five, then three tokens that occur once on either side, and all that is equal around.
-2. Two lines, and what lies between two runs, are aligned in order, at the least cost: tokens that are the same but for
-   spaces and for what a recogniser confuses; else two readings of one place, if they are alike.
-3. What is left is looked for where the rest of its line stands, and words that are long enough anywhere.
+1. Equal lines, then the most similar lines, are matched; rare tokens have more weight. So are runs of five, then three
+   tokens that are unique on both sides, with all equal tokens around them.
+2. Two lines, and the tokens between two runs, are aligned in order at the least cost: tokens that are equal except for
+   spaces and easily confused characters, or similar readings of one place.
+3. Remaining tokens are searched near the rest of their line, and long words anywhere.
 
-Each token of the witness serves once: a word that is written twice must be seen twice. Lines that have too little in
-common are let go of again: rows of a table are alike by their nature.
+Each token of the witness is used once: a word written twice must be seen twice. Matches of lines with too little in
+common are undone, since rows of a table resemble each other.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from pecia_workers.witness.tokens import Comparison, Token
 
 _RUNS: Final = (5, 3)
 _JOINED: Final = 4
-"""Most tokens that are one on the other side."""
+"""Most tokens that may match a single one."""
 _JOIN: Final = 0.1
-"""Costs of readings that are equal but for spaces, or but for signs that are easily confused."""
+"""Costs of readings that differ only in spaces, or only in easily confused characters."""
 _MOST_WINDOW: Final = 10_000
-"""Size of a table of costs; larger windows are split at equal tokens, or left unmatched."""
+"""Most cells of a cost table; larger windows are split at equal tokens, or left unmatched."""
 _REACH: Final = 40
-"""Tokens of the witness beyond a run that are examined where the written text goes on otherwise."""
+"""Tokens of the witness examined after a run where the texts diverge."""
 _ALIKE: Final = 0.67
-"""Share of its signs that may differ in two readings of one place."""
+"""Share of characters that may differ in two readings of one place."""
 _ROUNDS: Final = 2
 _OF_A_NUMBER: Final = 0.5
 _COMMON: Final = 0.35
-"""Of the weight of their tokens, what two lines must have in common to be the same."""
+"""Share of their tokens' weight that two lines must have in common to be the same."""
 _DISTINCTIVE: Final = 0.1
-"""Weight of a token by which lines are found that may be the same."""
+"""Least weight of a token by which similar lines are searched."""
 _LONG: Final = 4
-"""Signs of a word that is known wherever it stands."""
+"""Characters from which a word is recognised anywhere on the page."""
 
 
 _Lines: TypeAlias = dict[tuple[str, ...], list[range]]
 
 
 class Alignment:
-    """For each token on either side, those on the other, in order; empty: there is none."""
+    """For each token of either side its matches on the other, in order; empty without a match."""
 
     def __init__(self, written: Sequence[Token], seen: Sequence[Token]) -> None:
         self.written, self.seen = written, seen
         self.to_seen: list[tuple[int, ...]] = [()] * len(written)
         self.to_written: list[tuple[int, ...]] = [()] * len(seen)
         self.differs: set[int] = set()
-        """Written tokens that the witness read otherwise."""
+        """Written tokens that the witness read differently."""
 
     @property
     def free_lines(self) -> tuple[_Lines, _Lines]:
-        """Of either side the lines of which nothing is matched, by what their tokens have in common."""
+        """Unmatched lines of either side, by their tokens."""
         return _free_lines(self.written, self.to_seen), _free_lines(self.seen, self.to_written)
 
     def match(self, written: Sequence[int], seen: Sequence[int], *, differs: bool = False) -> None:
-        """Lay tokens that stand in a row upon each other."""
+        """Match consecutive tokens with each other."""
         for one in written:
             self.to_seen[one] = tuple(seen)
         for one in seen:
@@ -71,25 +71,25 @@ class Alignment:
             self.differs.update(written)
 
     def is_apart(self, one: int) -> bool:
-        """Return whether a written token is matched with none, or with one token that has no other."""
+        """Return whether a written token is unmatched, or matched one to one."""
         to = self.to_seen[one]
         return not to or (len(to) == 1 and self.to_written[to[0]] == (one,))
 
     def release(self, one: int) -> None:
-        """Let go of a written token that is apart."""
+        """Undo the match of a written token that `is_apart`."""
         for other in self.to_seen[one]:
             self.to_written[other] = ()
         self.to_seen[one] = ()
         self.differs.discard(one)
 
     def match_all(self, written: Sequence[int], seen: Sequence[int]) -> None:
-        """Lay tokens upon each other one by one."""
+        """Match tokens pair by pair."""
         for one, other in zip(written, seen, strict=True):
             self.match((one,), (other,))
 
 
 def align(written: Sequence[Token], seen: Sequence[Token], comparison: Comparison) -> Alignment:
-    """Return which tokens are which."""
+    """Return the alignment of two token lists."""
     found = Alignment(written, seen)
     weights = {  # how much each says about where it is from: less the more there are, and little if a short number
         key: (_OF_A_NUMBER if key[-1].isdigit() and len(key) < _LONG else 1.0) / count
@@ -113,7 +113,7 @@ def align(written: Sequence[Token], seen: Sequence[Token], comparison: Compariso
 
 
 def _whole_lines(found: Alignment, *, unique: bool = True) -> None:
-    """Match lines that are the same and free; of several, unless they are to be `unique`, the first with the first."""
+    """Match equal unmatched lines; of several equal ones the first with the first, or none if `unique`."""
     ours, theirs = found.free_lines
     for keys, lines in ours.items():
         others = theirs.get(keys, [])
@@ -131,14 +131,14 @@ def _free_lines(tokens: Sequence[Token], taken: Sequence[tuple[int, ...]]) -> _L
 
 
 def _by_line(tokens: Sequence[Token]) -> Iterator[list[int]]:
-    """Yield the places of the tokens of each line."""
+    """Yield the range of token indices of each line."""
     for _, group in groupby(range(len(tokens)), key=lambda one: tokens[one].line):
         yield list(group)
 
 
 @dataclass(slots=True)
 class _Weight:
-    """What tokens weigh, and what of that is of words: a row is another one if its words are, whatever its numbers."""
+    """Weight of tokens, and of the words among them: rows with different words differ, whatever their numbers."""
 
     whole: float = 0.0
     words: float = 0.0
@@ -148,7 +148,7 @@ class _Weight:
         self.words += 0.0 if token.is_number else weight
 
     def is_much_of(self, one: _Weight, other: _Weight, pick: Callable[[float, float], float]) -> bool:
-        """Return whether it is enough of two lines, of the smaller or the larger one, for them to be the same."""
+        """Return whether it is a large enough share of two lines, the smaller or larger, for these to be the same."""
         words = pick(one.words, other.words) if min(one.words, other.words) >= _DISTINCTIVE else 0.0
         return self.whole >= _COMMON * pick(one.whole, other.whole) and self.words >= _COMMON * words
 
@@ -161,7 +161,7 @@ def _totals(tokens: Sequence[Token], weights: Mapping[str, float]) -> defaultdic
 
 
 def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comparison) -> None:
-    """Lay lines upon each other that have most in common, the most alike first, and align them."""
+    """Match similar lines, the most similar first, and align their tokens."""
     ours, theirs = ([line for lines in side.values() for line in lines] for side in found.free_lines)
     totals = [_totals(tokens, weights) for tokens in (found.written, found.seen)]
     standing: defaultdict[str, Counter[int]] = defaultdict(Counter)
@@ -193,7 +193,7 @@ def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comp
 def _runs(
     tokens: Sequence[Token], taken: Sequence[tuple[int, ...]], length: int
 ) -> dict[tuple[str, ...], int]:
-    """Return where each run of free tokens starts that occurs once."""
+    """Return the start of each run of unmatched tokens that occurs once."""
     starts: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for start in range(len(tokens) - length + 1):
         if not any(taken[start : start + length]):
@@ -214,7 +214,7 @@ def _grow(found: Alignment, one: int, other: int, step: int) -> None:
 
 
 def _gaps(found: Alignment, comparison: Comparison) -> None:
-    """Align the free tokens between two matched ones, behind the first and before the second if these are apart."""
+    """Align the unmatched tokens between two matched ones: after the first and before the second if these are apart."""
     free = [number for number, to in enumerate(found.to_seen) if not to]
     for run in in_a_row(free):
         before = found.to_seen[run.start - 1][-1] if run.start else -1
@@ -235,7 +235,7 @@ def _free(taken: Sequence[tuple[int, ...]]) -> int:
 
 
 def in_a_row(numbers: Sequence[int]) -> Iterator[range]:
-    """Yield the runs of ascending numbers without gaps."""
+    """Yield the runs of consecutive numbers."""
     start = 0
     for end in range(1, len(numbers) + 1):
         if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
@@ -244,7 +244,7 @@ def in_a_row(numbers: Sequence[int]) -> Iterator[range]:
 
 
 def _window(found: Alignment, ours: range, theirs: range, comparison: Comparison) -> None:
-    """Align two windows in order. A step costs 1 for each token that is left out, up to 1.5 for another reading."""
+    """Align two windows in order. A skipped token costs 1, a different reading up to 1.5."""
     written, seen = found.written[ours.start : ours.stop], found.seen[theirs.start : theirs.stop]
     if len(ours) * len(theirs) > _MOST_WINDOW:
         keys = [token.key for token in written], [token.key for token in seen]
@@ -278,7 +278,7 @@ def _window(found: Alignment, ours: range, theirs: range, comparison: Comparison
 def _steps(
     written: Sequence[Token], seen: Sequence[Token], row: int, column: int, comparison: Comparison
 ) -> Iterator[tuple[int, int, bool, float]]:
-    """Yield the ways to a place: tokens of either side, whether they differ, and the cost."""
+    """Yield the steps to a cell of the table: tokens of either side, whether they differ, and the cost."""
     if row:
         yield 1, 0, False, 1.0
     if column:
@@ -302,12 +302,12 @@ def _steps(
 
 
 def _may_join(whole: Token, first: Token, last: Token) -> bool:
-    """Return whether a token may be several from the first to the last; cheap, for most are not."""
+    """Return whether a token may equal several joined ones; a cheap test, since most do not."""
     return len(whole.key) > 1 and (whole.key[0] == first.key[0] or whole.key[-1] == last.key[-1])
 
 
 def _unlike(ours: Token, theirs: Token) -> float:
-    """Return the share of signs that differ; a number is no reading of a word, but of one sign any other may be."""
+    """Return the share of different characters; a number never reads as a word, except a single character."""
     shorter, longer = sorted((len(ours.key), len(theirs.key)))
     if longer == 1:
         return _ALIKE
@@ -319,7 +319,7 @@ def _unlike(ours: Token, theirs: Token) -> float:
 
 
 def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
-    """Let go of tokens where a written line and one of the witness have too little in common: by chance."""
+    """Undo matches between lines that have too little in common, as these arose by chance."""
     totals = [_totals(tokens, weights) for tokens in (found.written, found.seen)]
     common: defaultdict[tuple[int, int], _Weight] = defaultdict(_Weight)
     pairs = {
@@ -347,7 +347,7 @@ def _let_go(found: Alignment, weights: Mapping[str, float]) -> None:
 
 
 def _match_rest(found: Alignment, comparison: Comparison) -> None:
-    """Look for a line's unmatched words in the witness's lines that have the rest of it, for long words anywhere."""
+    """Search a line's unmatched words in the witness's lines that match its rest, and long words anywhere."""
     free: defaultdict[int, list[int]] = defaultdict(list)
     for other in [number for number, to in enumerate(found.to_written) if not to]:
         free[found.seen[other].line].append(other)

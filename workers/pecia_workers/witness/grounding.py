@@ -37,38 +37,38 @@ from pecia_workers.witness.tokens import (
 _ASIDE: Final = frozenset(
     {BlockKind.HEADER, BlockKind.FOOTER, BlockKind.PAGE_NUMBER, BlockKind.STAMP, BlockKind.FIGURE}
 )
-"""What some models leave out by their makers' will: a doubt, and no reason to call a page incomplete."""
+"""Kinds of blocks that some models leave out by design: they raise a doubt, but do not make a page incomplete."""
 _WHOLE: Final = 0.5
-"""Share of a line's signs from which the line is missing, rather than words of it."""
+"""Share of a line's characters from which the line counts as missing, rather than some words."""
 _BESIDE, _ABOVE = 6, 2
-"""How far from the placed words of a line its rest may stand, in heights of a letter."""
+"""Distance from the placed words of a line at which its rest may be, in letter heights."""
 _SURE, _SURE_SIGN = 0.7, 0.9
-"""Confidence of a witness's words, and of a single sign, below which they are specks."""
+"""Confidence of a witness's words, and of a single character, below which they count as specks."""
 _UNSURE: Final = 0.9
-"""Confidence of a witness's words below which it does not tell signs apart that look alike, if the model is sure."""
+"""Confidence of a witness's words below which its similar characters do not contradict a model that is sure."""
 _INVENTED_ROW, _INVENTED = 4, 0.05
-"""Words in a row, and share of a page's words, that are not on the page, from which it is to be looked at."""
+"""Consecutive words, and share of all words, that are not on the page, from which the page is doubtful."""
 _NOISE: Final = 0.5
-"""Share of words that are not on the page from which it is no reading of it."""
+"""Share of words that are not on the page from which the text is unreadable."""
 _FOREIGN: Final = 0.2
 """Share of words in unknown scripts from which the witness reports no missing text."""
 _UNKNOWN: Final = re.compile(
     r"[^\W\d_\u0000-\u024f\u1e00-\u1eff⁰⁴-⁹\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaffµ\u03bc]"
 )
-"""Letters of scripts that the CPU engine does not read."""
+"""Characters of scripts that the CPU engine cannot read."""
 _OXYGEN: Final = re.compile(r"\b(p|pC|[pP][aevt]C?|S[pavc]|Fi|etC)02\b")
-"""Of which a recogniser takes the letter for a digit. `C02` and `S02` are codes of diagnoses, too."""
+"""Formulas in which a recogniser reads the letter O as zero. `C02` and `S02` are diagnosis codes, too."""
 _THOUSANDS, _THOUSANDTHS = re.compile(r"\d{1,3}(?:,\d{3})+"), re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+")
-"""Numbers that differ in a comma and a point."""
+"""Patterns of numbers that are ambiguous between comma and point."""
 _USUAL: Final = 10
-"""Numbers that show how a page writes them."""
+"""Numbers that show a page's format of numbers."""
 _AROUND: Final = ".,;:!?()[]\"'\\*"
 _HANGUL: Final = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A token of the witness, and where it stands."""
+    """A token of the witness, with its place."""
 
     token: Token
     box: Box
@@ -76,11 +76,11 @@ class Seen:
     row: int
     word: str
     origin: Box
-    """That of its word, as it was read."""
+    """Index of its word, as read."""
 
 
 class WitnessText:
-    """What a witness read of a page."""
+    """A witness's reading of a page."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class WitnessText:
         pixels: NDArray[np.uint8] | None = None,
         language: str | None = None,
     ) -> None:
-        """`pixels`: the page, where the witness is not sure of its places. `language`: what it took the page for."""
+        """`pixels`: the page, if the witness's places are inexact. `language`: the language that it assumed."""
         self.source = source
         self.comparison = Comparison(exact=source is Source.LAYER)
         self.seen: list[Seen] = []
         self.kinds: list[BlockKind] = []
-        """Of each line, or row of a table: what it is of."""
+        """Kind of block of each line or table row."""
         self._reads_hangul = language == "ko"
         for block in blocks:
             for row in _rows_of(block):
@@ -132,9 +132,9 @@ class WitnessText:
 
 
 def grounded(page: Page, witness: WitnessText, unsure: frozenset[str] | None = None) -> Page:
-    """Return the page with the places that the witness knows, its doubts, and the verdict that comes of them.
+    """Return the page with places and doubts from the witness, and the verdict that follows.
 
-    `unsure`: the words of which the model was not; None if that is not known.
+    `unsure`: words of which the model was unsure; None if unknown.
     """
     compared = _Compared(page.blocks, witness, unsure)
     verdict, doubts = Verdict.worst(page.verdict, compared.verdict()), (*page.doubts, *compared.doubts)
@@ -143,7 +143,7 @@ def grounded(page: Page, witness: WitnessText, unsure: frozenset[str] | None = N
 
 
 class Questions:
-    """What of a page and of what a witness read of it does not confirm the other."""
+    """Differences between a page and its witness that a second look may resolve."""
 
     def __init__(self, page: Page, witness: WitnessText) -> None:
         self._compared = _Compared(page.blocks, witness, None)
@@ -152,7 +152,7 @@ class Questions:
         self._doubtful = {*lost, *self._compared.misplaced, *aligned.differs}
 
     def words(self) -> Iterator[Box]:
-        """Yield where the witness read what the page does not have, or not so, or may have lost what it has."""
+        """Yield the witness's words that the page lacks or has differently, or where the witness may have lost some."""
         to_seen, to_written = self._compared.aligned.to_seen, self._compared.aligned.to_written
         others = {other for other, to in enumerate(to_written) if not to or self._doubtful.intersection(to)}
         for tokens in self._compared.of_line.values():
@@ -163,7 +163,7 @@ class Questions:
         yield from (self._compared.witness.seen[other].origin for other in others)
 
     def written(self) -> Iterator[str]:
-        """Yield the words of the page that are in question, those that stand in a row also as one."""
+        """Yield the words of the page that are in question, consecutive ones also as one."""
         written = self._compared.aligned.written
         for line, tokens in self._compared.of_line.items():
             for run in in_a_row([one for one in tokens if one in self._doubtful]):
@@ -172,7 +172,7 @@ class Questions:
                 yield from (*words, *map(" ".join, pairwise(words)), " ".join(words))
 
     def parts_thousands(self) -> bool:
-        """Return whether the page parts its thousands by commas, as both sides have them, and none by a point."""
+        """Return whether both sides separate the page's thousands by commas, and none by a point."""
         aligned = self._compared.aligned
         texts = [token.text for token in aligned.written]
         agreed = sum(
@@ -183,9 +183,9 @@ class Questions:
         return agreed >= _USUAL and not any(map(_THOUSANDTHS.fullmatch, texts))
 
     def parts(self) -> Sequence[Box]:
-        """Return where a page's values, or several of its words in a row, may stand if the witness missed them.
+        """Return the areas where values, or several consecutive words, may be that the witness missed.
 
-        Not of a word of which a part has a place: that is read again.
+        Words with a place for some part are left out: that place is read again.
         """
         compared, aligned = self._compared, self._compared.aligned
         lines = list(compared.of_line.values())
@@ -213,13 +213,13 @@ class Questions:
 
 
 def _grown(box: Box, height: float) -> Box:
-    """Return a box with as much beside it as a few letters take, and as much above and below as a line does."""
+    """Return a box grown by a few letters on both sides, and by a line above and below."""
     across, down = _BESIDE * height, _ABOVE * height
     return box_of(max(0, box.left - across), max(0, box.top - down), box.right + across, box.bottom + down)
 
 
 def _rows_of(block: Block) -> Iterator[Sequence[Line]]:
-    """Yield its lines, those of a table's row together and from its first to its last column."""
+    """Yield its lines, joining those of a table row from the first to the last column."""
     cells = [cell for cell in block.table.cells if cell.box] if block.table else []
     if not cells:
         yield from ([line] for line in block.lines)
@@ -237,22 +237,22 @@ def _rows_of(block: Block) -> Iterator[Sequence[Line]]:
 
 
 def _words_at(text: str, start: int, end: int) -> Iterator[str]:
-    """Yield the words that a stretch of a text touches."""
+    """Yield the words that a range of a text touches."""
     return (word[0] for word in re.finditer(r"\S+", text) if word.start() < end and start < word.end())
 
 
 def _away(box: Box, line: Box | None) -> int:
-    """Return how far below or above a line something stands; 0 beside it, or if it is not known where the line is."""
+    """Return the vertical distance of a box from a line; 0 beside it, or if the line's place is unknown."""
     return 0 if line is None else max(0, line.top - box.bottom, box.top - line.bottom)
 
 
 class _Compared:
-    """The blocks of a page beside what the witness saw."""
+    """The blocks of a page, compared with the witness's words."""
 
     def __init__(self, blocks: Sequence[Block], witness: WitnessText, unsure: frozenset[str] | None) -> None:
         self.blocks, self.witness = blocks, witness
         self.lines: list[tuple[int, str]] = []
-        """Of each line of text: its block, and itself."""
+        """For each line of text its block and itself."""
         tokens: list[Token] = []
         for number, block in enumerate(blocks):
             for text in block.text.split("\n"):
@@ -285,7 +285,7 @@ class _Compared:
         return float(np.median([one.box.bottom - one.box.top for one in self.witness.seen] or [0]))
 
     def is_of_placed_word(self, one: int) -> bool:
-        """Return whether a token beside it, with no space between, has a place."""
+        """Return whether an adjacent token, without a space between, has a place."""
         written = self.aligned.written
         text = self.lines[written[one].line][1]
         return any(
@@ -296,7 +296,7 @@ class _Compared:
         )
 
     def _is_lost_stroke(self, one: int) -> bool:
-        """Return whether it is the `l` of a unit, of which a recogniser that ends at the stroke says nothing."""
+        """Return whether it is the `l` of a unit after a slash, which recognisers drop."""
         aligned, before = self.aligned, one - 1
         if (
             self.witness.comparison.exact
@@ -308,9 +308,9 @@ class _Compared:
         return self.witness.seen[aligned.to_seen[before][-1]].word.endswith("/")
 
     def _reunite(self) -> Iterator[int]:
-        """Match equal unmatched tokens of both sides; yield values that then stand beside the rest of their line.
+        """Match equal unmatched tokens of both sides; yield values that are then beside the rest of their line.
 
-        A line of which most is left, and not all is there, may be made up: its common words are matched with nothing.
+        A line of which most is unmatched may be invented: its common words are not matched.
         """
         aligned, seen = self.aligned, self.witness.seen
         free: dict[str, list[int]] = {}
@@ -330,7 +330,7 @@ class _Compared:
                         yield one
 
     def _trust(self, unsure: frozenset[str]) -> None:
-        """Match what differs in signs that look alike alone, where the model is sure of it and the witness is not."""
+        """Match tokens that differ only in similar characters, where the model is sure and the witness is not."""
         aligned, seen = self.aligned, self.witness.seen
         for line, tokens in self.of_line.items():
             doubted = [one for one in tokens if one in aligned.differs or not aligned.to_seen[one]]
@@ -347,7 +347,7 @@ class _Compared:
                     aligned.differs.difference_update(run)
 
     def _with_neighbours(self, places: Sequence[int]) -> range:
-        """Return the places of tokens of the witness with those beside them in their row that are free."""
+        """Return the places of the witness's tokens, with unmatched ones next to them in their row."""
         if not places:
             return range(0)
         seen, free = self.witness.seen, [not to for to in self.aligned.to_written]
@@ -376,7 +376,7 @@ class _Compared:
             yield from misplaced(cells, of_cells, self.aligned)
 
     def _place_equals(self, tables: Iterable[Cells]) -> set[int]:
-        """Match values of tables anew where some are in doubt; return those that stand in their own cell then."""
+        """Match doubtful values of tables again; return those that are then in their own cell."""
         aligned, boxes = self.aligned, [one.box for one in self.witness.seen]
         doubtful = {
             one
@@ -386,18 +386,18 @@ class _Compared:
         return {one for cells in tables for one in place_equals(cells, doubtful, aligned, boxes)}
 
     def _of_cell(self, line: int, column: int) -> list[int]:
-        """Return the tokens of a cell of a table, whose row is this line."""
+        """Return the tokens of a table cell in the row with this line number."""
         columns = self.lines[line][1].split("\t")
         start = sum(len(text) + 1 for text in columns[:column])
         return self._between(line, start, start + len(columns[column]))
 
     def box(self, tokens: Iterable[int]) -> Box | None:
-        """Return where tokens stand; None if none of them is on the page."""
+        """Return the box around tokens, or None if none is on the page."""
         seen = [self.witness.seen[other].box for one in tokens for other in self.aligned.to_seen[one]]
         return around(seen) if seen else None
 
     def confidence(self, tokens: Sequence[int]) -> float | None:
-        """Return how sure the least sure of these is, by the witness: 0 for what it does not see."""
+        """Return the least confidence of the tokens by the witness; 0 for one that it does not see."""
         sure = []
         for one in tokens:
             seen = (self.witness.seen[other].confidence for other in self.aligned.to_seen[one])
@@ -428,7 +428,7 @@ class _Compared:
         return [one for one in self.of_line.get(line, ()) if start <= written[one].start < end]
 
     def _lines(self, number: int) -> Iterator[Line]:
-        """Yield a line of text as the witness has it: cut where it goes on in another line, or cell."""
+        """Yield a line of text as lines of the witness: split where it continues in another line or cell."""
         text = self.lines[number][1]
         run: list[tuple[str, Box | None, list[int]]] = []
         last: int | None = None
@@ -458,7 +458,7 @@ class _Compared:
             yield Line(text=text, box=box, confidence=mean_confidence(words), words=words)
 
     def _doubts(self) -> Iterator[Doubt]:
-        """Yield what the witness reads otherwise, elsewhere or not at all, in text order, then what it reads alone."""
+        """Yield a doubt for each token that the witness reads otherwise, elsewhere or never, and for missing text."""
         aligned, judged = self.aligned, set(self.judged)
 
         def standing(one: int) -> DoubtReason | None:
@@ -501,7 +501,7 @@ class _Compared:
             )
 
     def _missing(self) -> Iterator[tuple[int, Sequence[int], bool]]:
-        """Yield the tokens that only the witness reads, with their row, and whether they are most of a line."""
+        """Yield the tokens that only the witness reads, by row, and whether they are most of a line."""
         if len(self.aligned.written) - len(self.judged) > _FOREIGN * len(self.aligned.written):
             return
         seen = self.witness.seen
@@ -517,7 +517,7 @@ class _Compared:
                     yield row, run, is_whole
 
     def verdict(self) -> Verdict:
-        """Return the worst that the doubts say."""
+        """Return the worst verdict of the doubts."""
         lost = [one for one in self.judged if not self.aligned.to_seen[one]]
         if lost and len(lost) >= _NOISE * len(self.judged):
             return Verdict.LOW_CONFIDENCE
@@ -528,7 +528,7 @@ class _Compared:
         return Verdict.REVIEW if is_invented or any(one.on_value for one in self.doubts) else Verdict.OK
 
     def report(self) -> Witnessed:
-        """Return how many words stand how."""
+        """Return the counts of words by their grounding."""
         to_seen, differs = self.aligned.to_seen, len(self.aligned.differs)
         found = sum(bool(to) for to in to_seen)
         values = [one for one in self.judged if self.aligned.written[one].is_value]

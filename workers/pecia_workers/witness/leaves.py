@@ -1,4 +1,4 @@
-"""The values of a page's `fields`, looked for in what a witness read of the page."""
+"""Grounding of the values in a page's `fields` in the witness's words."""
 
 import re
 from collections import defaultdict
@@ -28,7 +28,7 @@ _ISO_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:T00:00(?::00)?Z?)?")
 _LONGEST_DATE: Final = 5
 """Tokens of a date, as in `12 th of March 2024`."""
 _ALIKE: Final = 0.34
-"""Share of its signs in which another reading of a value may differ."""
+"""Share of characters in which another reading of a value may differ."""
 _LONG: Final = 3
 """Length of a value from which a similar one anywhere on the page counts as another reading of it."""
 
@@ -38,14 +38,14 @@ class _Leaf:
     path: str
     value: Any
     group: str
-    """The object, or list, that it is of: its siblings stand near it."""
+    """The object or list that contains it: siblings are near each other on the page."""
     names: frozenset[str]
-    """Words of its name, which may be its label on the page."""
+    """Words of its field name, which may be its label on the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """Where a value may stand: tokens of the witness."""
+    """A possible place of a value: tokens of the witness."""
 
     tokens: range
     box: Box
@@ -53,7 +53,7 @@ class _Spot:
 
 
 def with_grounded_fields(page: Page, witness: WitnessText) -> Page:
-    """Return the page with a grounding for each leaf of its fields, and a doubt for each that no witness confirms."""
+    """Return the page with a grounding for each leaf of its fields, and a doubt for each unconfirmed leaf."""
     if page.fields is None:
         return page
     found = tuple(_Search(witness, page.number).ground(page.fields))
@@ -78,7 +78,7 @@ def with_grounded_fields(page: Page, witness: WitnessText) -> Page:
 
 
 class _Search:
-    """Finds leaves on a page: those that stand in one place first, then the others, nearest to these or their label."""
+    """Finds leaves on a page: first those with a single place, then the others, nearest to these or to their label."""
 
     def __init__(self, witness: WitnessText, page: int) -> None:
         self._witness, self._page = witness, page
@@ -127,7 +127,7 @@ class _Search:
         )
 
     def _spots(self, value: Any) -> list[_Spot]:
-        """Return where a value stands; if nowhere, where something stands that is nearly the same."""
+        """Return the places of a value, or of nearly equal text if it has none."""
         if value is None or isinstance(value, bool):
             return []
         if isinstance(value, str):
@@ -149,7 +149,7 @@ class _Search:
         return [_Spot(run, around(seen[number].box for number in run), standing) for run in found]
 
     def _runs(self, tokens: Sequence[Token]) -> Iterator[range]:
-        """Yield where tokens stand in a row, by the rules of the witness; spaces between them do not count."""
+        """Yield the places of a sequence of tokens, compared by the witness's rules, ignoring spaces."""
         if not tokens:
             return
         same = self._witness.comparison.same
@@ -171,7 +171,7 @@ class _Search:
                         yield range(start, end)
 
     def _dates(self, value: str) -> Iterator[range]:
-        """Yield where a date stands that is written `YYYY-MM-DD` here, and in any way there."""
+        """Yield the places of a date, `YYYY-MM-DD` in the field and in any format on the page."""
         found = _ISO_DATE.fullmatch(value)
         if not found:
             return
@@ -211,7 +211,7 @@ def _leaves(value: Any, path: str, group: str) -> Iterator[_Leaf]:
 
 
 def numbers_of(token: Token) -> set[float]:
-    """Return which numbers a token may be, with a point or a comma before its decimals; empty if it is none."""
+    """Return the numbers that a token may mean, with point or comma as decimal separator; empty if it is none."""
     numbers: set[float] = set()
     if token.is_number:
         texts = {token.key, token.key.replace(".", ""), token.text.replace(".", "").replace(",", ".")}

@@ -1,11 +1,11 @@
-"""Values that are on the page, and that a witness reads in another place: in another order, row or column.
+"""Misplaced values: on the page, but by the witness in another order, row or column.
 
-Alignment lays a value upon its like wherever its line has it, so that a page may be written in whatever order. What a
-value is about is then judged by its place:
+Alignment matches a value with an equal one anywhere in its line, so that text may have any order. The meaning of a
+value then depends on its place:
 
-1. Values of one line stand in one order on both sides: in a range, a telephone number, a date or a row of a table.
-2. A negation stands before the same word on both sides.
-3. A value of a table's cell stands within its row and its column, as the other cells of these have their places.
+1. Values of one line have the same order on both sides: in a range, a telephone number, a date or a table row.
+2. A negation is before the same word on both sides.
+3. A value of a table cell is within its row and column, judged by the places of their other cells.
 """
 
 from bisect import bisect_left
@@ -22,28 +22,28 @@ from pecia_workers.witness.alignment import Alignment
 
 _Place: TypeAlias = tuple[int, int]
 Cells: TypeAlias = Mapping[_Place, Sequence[int]]
-"""By row and column of a table, the tokens of a cell."""
+"""Tokens of each cell, by row and column of a table."""
 
 _Cut: TypeAlias = Mapping[_Place, tuple[int, int]]
-"""Of the cells of a row, or a column, where they begin and end across it."""
+"""Extent of each cell of a row or column, across it."""
 _Spans: TypeAlias = Mapping[int, _Cut]
-"""Those of each row, or column."""
+"""The extents of each row or column."""
 
 _NEAR: Final = 3
-"""Tokens from a negation to its word on one side, if it is the next on the other."""
+"""Most tokens between a negation and its word on one side, if they are adjacent on the other."""
 _LEAST_OTHERS: Final = 3
-"""Cells of two rows or columns that show where these are."""
+"""Least number of other cells that show where two rows or columns are."""
 _BENEATH, _NOT_BENEATH = 0.5, 0.3
-"""How far two heads stand from the middles of their columns at most, and how much farther from those of others, by the
-distance of two columns."""
+"""Greatest distance of two headings from the middles of their columns, and least distance from those of others, in
+units of the distance of two columns."""
 
 
 def out_of_order(
     aligned: Alignment, lines: Mapping[int, Sequence[int]], rows: Sequence[int], boxes: Sequence[Box]
 ) -> Iterator[int]:
-    """Yield values that stand in another order than the witness has them, and not on lines that follow each other.
+    """Yield values whose order differs from the witness's, unless they are on successive lines.
 
-    `rows` and `boxes`: of which row the witness's tokens are, and where they stand.
+    `rows` and `boxes`: row and place of each of the witness's tokens.
     """
     for tokens in lines.values():
         by_row: defaultdict[int, list[int]] = defaultdict(list)
@@ -60,7 +60,7 @@ def out_of_order(
 
 
 def _is_between_lines(number: int, places: Sequence[int], boxes: Sequence[Box]) -> bool:
-    """Return whether a value stands below or above all that the witness has on its other side, as it is written."""
+    """Return whether a value is below or above all tokens that the witness has on its other side, as in the text."""
     own = boxes[places[number]]
     before = [boxes[place] for place in places[:number] if place > places[number]]
     behind = [boxes[place] for place in places[number:] if place < places[number]]
@@ -70,7 +70,7 @@ def _is_between_lines(number: int, places: Sequence[int], boxes: Sequence[Box]) 
 
 
 def _in_order(places: Sequence[int]) -> set[int]:
-    """Return the numbers of the longest run of places that do not fall."""
+    """Return the indices of a longest non-decreasing subsequence."""
     least: list[int] = []
     ends: list[int] = []
     before: list[int] = []
@@ -95,9 +95,9 @@ def _moved_negations(aligned: Alignment, tokens: Sequence[int], rows: Sequence[i
 
 
 def misplaced(cells: Cells, boxes: Mapping[_Place, Box], aligned: Alignment) -> Iterator[int]:
-    """Yield values of a table's cells that stand in the place of others.
+    """Yield values of table cells that are in the place of other cells.
 
-    `boxes`: where cells stand by the witness.
+    `boxes`: places of cells by the witness.
     """
     first = min((row for row, column in boxes if row and not column), default=1)
     slim = {place for place, box in boxes.items() if _is_slim(box, cells[place], aligned)}
@@ -111,7 +111,7 @@ def misplaced(cells: Cells, boxes: Mapping[_Place, Box], aligned: Alignment) -> 
 
 
 def _is_slim(box: Box, tokens: Sequence[int], aligned: Alignment) -> bool:
-    """Return whether a box is no wider than its signs may be: else the witness is not sure of its ends."""
+    """Return whether a box is at most as wide as its characters may be; otherwise its ends are unreliable."""
     signs = sum(len(aligned.written[one].text) for one in tokens)
     return box.right - box.left <= signs * (box.bottom - box.top)
 
@@ -127,9 +127,9 @@ def _spans(boxes: Mapping[_Place, Box], axis: int) -> _Spans:
 def place_equals(
     cells: Cells, doubtful: AbstractSet[int], aligned: Alignment, boxes: Sequence[Box]
 ) -> Iterator[int]:
-    """Match values like doubtful ones with what says the same in their own row and column; yield these.
+    """Match doubtful values, and values equal to them, with equal tokens in their own row and column; yield these.
 
-    One `1` is as good as another for the alignment: where the witness misses one, that of the next row takes its place.
+    The alignment cannot tell one `1` from another: where the witness misses one, that of the next row takes its place.
     `boxes`: of the witness's tokens.
     """
     written = aligned.written
@@ -173,14 +173,14 @@ def _is_in_cell(box: Box, row: _Cut, column: _Cut) -> bool:
 
 
 def _is_among(span: tuple[int, int], others: _Cut) -> bool:
-    """Return whether a stretch overlaps most of others."""
+    """Return whether an extent overlaps most of the others."""
     return 2 * sum(_overlap(span, other) for other in others.values()) > len(others)
 
 
 def _is_elsewhere(place: _Place, axis: int, spans: _Spans) -> bool:
-    """Return whether a cell stands beside all others of its row or column, and among those of another one.
+    """Return whether a cell is outside of its own row or column, and inside another one.
 
-    Of one that is empty there, a single cell shows where it is.
+    A single cell shows the place of a row or column that is empty there.
     """
     own = place[axis]
     span = spans[own][place]
@@ -201,9 +201,9 @@ def _moved(place: _Place, axis: int, number: int) -> _Place:
 
 
 def _heads_elsewhere(row: int, boxes: Mapping[_Place, Box]) -> Iterator[_Place]:
-    """Yield the heads of a row that would stand better above the middle of their columns if they began at another one.
+    """Yield the headings of a row that would fit the middles of their columns better if they began at another column.
 
-    A head has the empty columns that follow it, or its own alone.
+    A heading spans its own column, with or without the empty ones after it.
     """
     heads = sorted(column for other, column in boxes if other == row)
     if len(heads) == len({column for _, column in boxes}):
@@ -218,7 +218,7 @@ def _heads_elsewhere(row: int, boxes: Mapping[_Place, Box]) -> Iterator[_Place]:
             middles[column] = (min(start for start, _ in ends) + max(stop for _, stop in ends)) / 2
 
     def away(head: int, start: int, stop: int) -> float:
-        """Return how far a head is from the middle of these columns, or of the first of them."""
+        """Return the distance of a heading from the middle of these columns, or of the first."""
         at, _ = middle(boxes[row, head])
         return min(abs(at - (middles[start] + middles[last]) / 2) for last in (start, stop - 1))
 
@@ -240,6 +240,6 @@ def _heads_elsewhere(row: int, boxes: Mapping[_Place, Box]) -> Iterator[_Place]:
 
 
 def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Return whether two stretches share half of the shorter one."""
+    """Return whether two extents overlap by half of the shorter one."""
     shared = min(one[1], other[1]) - max(one[0], other[0])
     return 2 * shared >= min(one[1] - one[0], other[1] - other[0])

@@ -1,4 +1,4 @@
-"""What a witness read at a glance and is in question, read again with more care."""
+"""Second look: pieces that the witness read quickly and that are in question are read again carefully."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
@@ -11,11 +11,11 @@ from pecia_workers.witness.grounding import Questions, WitnessText
 from pecia_workers.witness.leaves import with_grounded_fields
 
 _MOST, _CLOSE = 3, 0.4
-"""How many words of a page a word of the witness may be, and from which likeness."""
+"""Most words of a page that one word of the witness may equal, and the least similarity."""
 
 
 def pieces_in_question(page: Page, witness: WitnessText, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
-    """Return what differs from a page's text or fields, or has nothing like it there, and where text may be missed."""
+    """Return the pieces that differ from a page's text or fields, or are absent there, and areas of missed text."""
     words, written, gaps = set[Box](), list[str](), list[Piece]()
     parts_thousands = False
     if page.source not in (Source.LAYER, Source.BOTH):
@@ -44,7 +44,7 @@ def pieces_in_question(page: Page, witness: WitnessText, pieces: Sequence[Piece]
 
 
 def _held_against(piece: Piece, written: Sequence[str], read: Sequence[str]) -> Piece:
-    """Return a piece with those words of the page that are like what was read there."""
+    """Return a piece with the words of the page that resemble its reading."""
     near = {
         word for text in (*read, " ".join(read)) for word in get_close_matches(text, written, _MOST, _CLOSE)
     }
@@ -60,10 +60,9 @@ def _gap(part: Box, known: Iterable[Box]) -> Piece:
 def with_readings(
     blocks: Sequence[Block], pieces: Sequence[Piece], readings: Sequence[Line]
 ) -> tuple[Block, ...]:
-    """Return the blocks with other readings of some pieces, each in the place of its first word; of some, none.
+    """Return the blocks with new readings of some pieces, each at the place of its first word; some have none.
 
-    What was missed is in a block of its own, which is said to be a figure: it confirms, and what else it says may be
-    no text.
+    Text found in missed areas is a block of its own, of kind figure: it may confirm the page, but may be no text.
     """
     of_word = {box: number for number, piece in enumerate(pieces) if not piece.is_gap for box in piece.words}
     used: set[int] = set()

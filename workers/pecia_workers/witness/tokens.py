@@ -1,7 +1,7 @@
-"""A page's text as tokens: which of them say the same, and where its words stand.
+"""A page's text as tokens: their comparison, and the places of its words.
 
-A token is a number with its sign and its points, a run of letters, one sign of Chinese, or one of few symbols. All else
-is punctuation and markup, and is not compared.
+A token is a number with its sign and separators, a run of letters, one Chinese character, or one of few symbols. The
+rest is punctuation and markup, and not compared.
 """
 
 import re
@@ -34,48 +34,48 @@ _CODE: Final = re.compile(r"\S*\d\S*")
 _NAMES: Final = re.compile(
     r"[A-Z][^\W\d_]*(?:['\u2019.-][^\W\d_]+)*\.?(?:[ ,]+[A-Z][^\W\d_]*(?:['\u2019.-][^\W\d_]+)*)+"
 )
-"""Words with capitals beside each other: the names of people look so, and so do many headings."""
+"""Adjacent capitalised words: names of people, and many headings, look like this."""
 _LATEX: Final = re.compile(
     r"\\(?:[dt]?frac|text\w*|math\w+|times|cdot|pm|leq?|geq?|approx|sim|circ|mu|alpha|beta|gamma|delta|Delta|sqrt|left"
     r"|right|begin|end|quad|hline|rightarrow|to|degree|percent|underline|overline|hat|bar|sum|infty)(?![A-Za-z])"
 )
-"""Commands of LaTeX, which stand for no word; other letters behind a backslash are read."""
+"""LaTeX commands that are no words of the page; other letters after a backslash count as text."""
 _DIGITS: Final = str.maketrans("OoQDlI|iZzSsBGq", "000011112255869")
-"""What a recogniser of characters takes for a digit, and the digit that it takes for it."""
+"""Characters that a recogniser confuses with digits, and these digits."""
 _BEFORE: Final = 40
-"""Characters of its line by which a word may turn out to be a name."""
+"""Preceding characters of a line that decide whether a word is a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token where it stands in a text."""
+    """A token at its place in a text."""
 
     text: str
     start: int
     end: int
     line: int
-    """Which line of which text it is of, counted over all."""
+    """Number of its line, counted over all texts."""
     before: str
-    """The point or stroke that parts it from the token before, if that is all but spaces."""
+    """The point or slash between it and the previous token, if nothing else but spaces is there."""
     key: str
-    """What equal tokens have in common."""
+    """Key that equal tokens share."""
     is_value: bool
     """Whether it is a number, unit, date, code, name, negation or side, or a part of one."""
     is_mark: bool = False
-    """Whether it is a raised number that refers to a note, which is no value."""
+    """Whether it is a raised number that refers to a footnote, and no value."""
     is_name: bool = False
-    """Whether it is of a name, which is excused no letter."""
+    """Whether it is part of a name, in which every letter must agree."""
     ends_range: bool = False
-    """Whether a number and a dash stand before it: a recogniser may take the dash for its sign."""
+    """Whether a number and a dash precede it: a recogniser may take the dash for its sign."""
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a number, which must be right to the digit."""
+        """Whether it is a number, in which every digit must agree."""
         return self.key[-1:].isdigit() and self.key[:1] in "-+0123456789"
 
 
 def tokens_of(text: str, line: int = 0, *, before: str = "") -> Iterator[Token]:
-    """Yield the tokens of one line; `start` and `end` are places in its text. `before`: what stands before it there."""
+    """Yield the tokens of one line; `start` and `end` are offsets in its text. `before`: the text before it."""
     values = [  # whole words, for a code is as strict in its letters as in its digits
         word.span()
         for word in re.finditer(r"\S+", text)
@@ -109,7 +109,7 @@ def tokens_of(text: str, line: int = 0, *, before: str = "") -> Iterator[Token]:
 
 
 def _is_mark(text: str, found: re.Match[str]) -> bool:
-    """Return whether a token refers to a note: a raised number that is neither a power nor a charge."""
+    """Return whether a token refers to a footnote: a raised number that is neither a power nor a charge."""
     if not _RAISED_NUMBER.fullmatch(found.group()) or text[found.end() :].startswith(("⁺", "⁻")):
         return False
     before = text[: found.start()].rstrip("⁺⁻")
@@ -127,13 +127,13 @@ def _key(written: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How two readings are compared. Numbers, units, dates, codes and names are never excused a sign."""
+    """Rules for comparing two readings. Numbers, units, dates, codes and names must agree in every character."""
 
     exact: bool
     """Whether the witness makes no mistakes of its own, as a text layer does not."""
 
     def same(self, written: Sequence[Token], seen: Sequence[Token]) -> bool:
-        """Return whether both say the same, as far as the witness can tell, but for the spaces between tokens."""
+        """Return whether both are equal as far as the witness can tell, except for spaces between tokens."""
         one, other = _joined(written), _joined(seen)
         if one == other or self.exact:
             return one == other
@@ -153,12 +153,12 @@ class Comparison:
 
 
 def look_alike(written: Sequence[Token], seen: Sequence[Token]) -> bool:
-    """Return whether both differ in nothing but spaces and signs that a recogniser takes for each other."""
+    """Return whether both differ only in spaces and in characters that recognisers confuse."""
     return shape_of(_joined(written)) == shape_of(_joined(seen))
 
 
 def _joined(tokens: Sequence[Token]) -> str:
-    """Return tokens as one, with the point that stood between two numbers."""
+    """Return tokens joined, with the point between two numbers."""
     first, *rest = tokens
     return first.key + "".join(
         token.before + token.key if token.is_number and before.is_number else token.key
@@ -167,20 +167,20 @@ def _joined(tokens: Sequence[Token]) -> str:
 
 
 _CONTRAST: Final = 0.4
-"""Of a line's own darkest or lightest print, from which a pixel is ink."""
+"""Share of a line's strongest contrast from which a pixel is ink."""
 _LEAST_CONTRAST: Final = 24
 _ASIDE: Final = 0.3
 """How far a line may reach beyond its box, by its height."""
 _SHORT: Final = 3
-"""Characters of a line that is higher than wide though it is not turned."""
+"""Most characters of a line that is higher than wide without being turned."""
 _DOT: Final = 0.12
-"""Height of the white between a letter and its dot, by that of the line's box."""
+"""Greatest gap between a letter and its dot, as a share of the line's height."""
 _RULE: Final = 0.9
-"""Share of a row of pixels that is a rule rather than print."""
+"""Share of a pixel row that makes it a rule rather than print."""
 
 
 def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]:
-    """Return a line's words, each as wide as its ink and as high as that of the line; as given where there is none."""
+    """Return a line's words, each as wide as its ink and as high as the line's ink; unchanged without ink."""
     words, box = words_of(line), line.box
     height, width = box.bottom - box.top, box.right - box.left
     is_turned = height > width and len(line.text) > _SHORT
@@ -214,9 +214,9 @@ def placed_words(line: Line, pixels: NDArray[np.uint8] | None) -> Sequence[Word]
 def token_boxes(
     word: Word, tokens: Sequence[Token], pixels: NDArray[np.uint8] | None, *, ends_range: bool
 ) -> Iterator[Box]:
-    """Yield where a word's tokens stand: with the ink of their characters, or with their shares of its width.
+    """Yield the boxes of a word's tokens: around their characters' ink, or by their share of its width.
 
-    The signs around them are theirs; the dash of a range is not.
+    Adjacent punctuation belongs to a token, except the dash of a range.
     """
     box, count = word.box, len(word.text)
     dash = 1 if ends_range and _DASH.match(word.text) else 0
@@ -242,7 +242,7 @@ def token_boxes(
 
 
 def _ink(crop: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return which pixels of a line are print, dark or light; rules are none."""
+    """Return a mask of a line's print, dark or light, without rules."""
     if not crop.size:
         return np.zeros(crop.shape[:2], dtype=bool)
     green = crop[:, :, 1].astype(np.int16)
@@ -254,7 +254,7 @@ def _ink(crop: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def _gap(columns: NDArray[np.bool_], end: int, start: int, height: int) -> int:
-    """Return where the white between two words is, which the recogniser has end and start there."""
+    """Return the gap between two words, near the recogniser's end of the first and start of the second."""
     about = (end + start) / 2
     low, high = max(0, round(about - height)), min(len(columns), round(about + height))
     edges = np.flatnonzero(np.diff(np.concatenate([[1], columns[low:high].astype(np.int8), [1]])))

