@@ -30,11 +30,11 @@ _LOOK = {
     *("active", "reserved", "scheduled", "revoked", "query_task"),
     *("enable_events", "heartbeat"),
 }
-"""What Flower and `celery inspect` ask for."""
+"""Remote control commands that Flower and `celery inspect` use."""
 
 
 def restrict(settings: WorkerSettings) -> None:
-    """Take every other command from this process: those that stop it, change its queues or limits, dump its memory."""
+    """Disable every other command in this process, such as those that stop it, change its queues or dump its memory."""
     allowed = _LOOK | {"revoke"} if settings.remote_control == "revoke" else _LOOK
     for name in Panel.data.keys() - allowed:
         del Panel.data[name]
@@ -42,21 +42,21 @@ def restrict(settings: WorkerSettings) -> None:
 
 
 class FleetWorker(Worker):  # type: ignore[misc]
-    """Celery's worker without gossip and mingle, and with as much remote control as the settings admit."""
+    """Celery's worker without gossip and mingle, with the remote control that the settings allow."""
 
     app: FleetApp  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def on_before_init(self, quiet: bool = False, **kwargs: Any) -> None:
-        """Restrict remote control before anybody can be heard."""
+        """Restrict remote control before any command can arrive."""
         restrict(self.app.settings)
         super().on_before_init(quiet=quiet, **kwargs)
 
     def prepare_args(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the options, with both switched off."""
+        """Return the options with gossip and mingle off."""
         return kwargs | {"without_gossip": True, "without_mingle": True}
 
     def start(self) -> None:
-        """Run until stopped. Exits if that was a failure: `worker_main` would swallow the status."""
+        """Run until stopped. Exits after a failure, whose status `worker_main` would drop."""
         super().start()
         if self.exitcode:
             sys.exit(self.exitcode)
@@ -66,7 +66,7 @@ class FleetApp(Celery):  # type: ignore[misc]
     """Celery, configured from the fleet's settings when first used."""
 
     new_runtime: Callable[[], Runtime]
-    """Makes what runs the parts; replace it before the worker starts."""
+    """Factory of the runtime that runs the parts; replace it before the worker starts."""
 
     def __init__(self, settings: WorkerSettings | None = None) -> None:
         transport.install()
@@ -80,7 +80,7 @@ class FleetApp(Celery):  # type: ignore[misc]
             )
 
     def use(self, settings: WorkerSettings) -> None:
-        """Take these settings instead of the environment's. Before anything else is asked of the application."""
+        """Use these settings instead of the environment's. Must precede any other use of the application."""
         self._given = settings
 
     @cached_property
@@ -90,7 +90,7 @@ class FleetApp(Celery):  # type: ignore[misc]
 
     @cached_property
     def keeper(self) -> Keeper:
-        """What this process has taken from Redis."""
+        """The keeper of this process's parts."""
         return Keeper(connect(self._redis_url), rules=LaneRules.of(self.settings))
 
     @property

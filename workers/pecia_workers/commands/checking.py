@@ -1,4 +1,4 @@
-"""Whether an engine works: it is started, reads one made-up page and is stopped again."""
+"""The check of an engine: starts it, has it read one sample page, and stops it."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from pecia_workers.reading.answers import answer_blocks
 from pecia_workers.reading.page import page_instruction
 
 _ENOUGH: Final = 0.95
-"""Accuracy of a model that reads this page, which is printed: less than one character in twenty is another."""
+"""Least accuracy on this printed page: fewer than one character in twenty differ."""
 _MOST_TOKENS: Final = 512
-"""The page has fewer; a model that runs on is stopped."""
+"""More tokens than the page has; stops a looping model."""
 _LOAD_EVERY_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCheck:
-    """What was seen of an engine."""
+    """Result of an engine's check."""
 
     engine: str
     model: str
@@ -39,28 +39,28 @@ class EngineCheck:
     read_s: float
     output_tokens: int
     predicted_tokens: int | None
-    """Length of the prompt by the engine's price; None for an engine that is no language model."""
+    """Predicted length of the prompt, in tokens; None for an engine that is no language model."""
     counted_tokens: int
     kv_used: float | None
-    """Most of the KV cache that the page took, as the engine says; None for an engine without one."""
+    """Most of the KV cache that the page used, by the engine's report; None without one."""
     preemptions: int
     acceptance: float | None
-    """Share of the tokens that speculative decoding proposed that was accepted; None where nothing was proposed."""
+    """Accepted share of the tokens proposed by speculative decoding; None without proposals."""
     drifted: bool
     """Whether the two differ although the price is exact."""
     accuracy: float
-    """Share of the page's characters that were read as they were drawn; of those that were read, if these are more."""
+    """Share of correct characters, of those drawn or those read, whichever are more."""
     misread: str
-    """The first line that was not read as it was drawn; empty: none."""
+    """The first misread line, empty if none."""
 
     @property
     def ok(self) -> bool:
-        """Whether the page was read, and an exact price was right."""
+        """Whether the page was read, and an exact prediction was right."""
         return self.accuracy >= _ENOUGH and not self.drifted
 
 
 async def check_engine(settings: WorkerSettings) -> EngineCheck:
-    """Return what became of one page. Raises `EngineUnavailableError`, `EngineError`."""
+    """Check the engine with one page. Raises `EngineUnavailableError`, `EngineError`."""
     chosen = await asyncio.to_thread(with_profile, settings, captions=only_captions(settings))
     engine = create_engine(chosen)
     try:

@@ -1,4 +1,4 @@
-"""What the operators' verbs share: settings or an exit, the machine that is meant, tables for people or JSON."""
+"""Shared code of the operators' commands: settings or an exit, the chosen machine, tables or JSON."""
 
 import json
 import math
@@ -50,13 +50,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
 def refused(why: str | Exception, code: int) -> typer.Exit:
-    """Say why a command ends; return what ends it."""
+    """Print why a command ends; return the exception that ends it."""
     typer.echo(str(why), err=True)
     return typer.Exit(code)
 
 
 def show(record: Any, shown: RenderableType, *, as_json: bool) -> None:
-    """Print an object as a line of JSON for programs, or what people read."""
+    """Print an object as a line of JSON, or its text for people."""
     if as_json:
         typer.echo(json.dumps(record))
     else:
@@ -65,7 +65,7 @@ def show(record: Any, shown: RenderableType, *, as_json: bool) -> None:
 
 @contextmanager
 def refusing(*kinds: type[Exception], add: str = "") -> Iterator[None]:
-    """Have these errors end the command with exit code 2 and their own sentence."""
+    """Turn these errors into exit code 2 with their message."""
     try:
         yield
     except kinds as error:
@@ -74,7 +74,7 @@ def refusing(*kinds: type[Exception], add: str = "") -> Iterator[None]:
 
 @contextmanager
 def engine_at_work(settings: WorkerSettings) -> Iterator[None]:
-    """Have an engine say what it does in the log, and why it fails by an exit code."""
+    """Log an engine's work, and turn its failures into an exit code."""
     from pecia_workers.observability.tracing import configure_logs  # noqa: PLC0415  heavy: help must not wait for it
 
     configure_logs(settings)
@@ -88,19 +88,19 @@ def engine_at_work(settings: WorkerSettings) -> Iterator[None]:
 
 
 def settings_or_exit() -> WorkerSettings:
-    """Return the settings of the environment; exit 2 with a sentence if one is wrong."""
+    """Return the settings from the environment; exit 2 with a message if one is wrong."""
     with refusing(SettingsError):
         return read_settings(WorkerSettings)
 
 
 def require(needs: str, wanted: Mapping[str, object], otherwise: str) -> None:
-    """Exit 2 with a sentence that names the empty setting."""
+    """Exit 2 with a message that names the empty setting."""
     if missing := [name for name, value in wanted.items() if not value]:
         raise refused(f"{needs} {', '.join(missing)}{otherwise}", USAGE)
 
 
 def urls_or_exit(settings: WorkerSettings) -> None:
-    """Exit 2 if a URL names no server. It is not repeated: it may hold a password."""
+    """Exit 2 if a URL is malformed, without quoting it, as it may hold a password."""
     from redis.connection import parse_url  # noqa: PLC0415  heavy, as all that opens stores: help must not wait for it
 
     from pecia_schemas.connecting import sqlalchemy_url  # noqa: PLC0415  as above
@@ -118,9 +118,9 @@ def urls_or_exit(settings: WorkerSettings) -> None:
 
 
 def settings_of_fleet() -> WorkerSettings:
-    """Return the settings, pointing to a fleet that runs on this machine if they name no stores.
+    """Return the settings, with the stores of the fleet on this machine if they name none.
 
-    Without such a fleet the stores stay unnamed. Exits 2 if it is open which fleet is meant.
+    Without such a fleet the stores stay unset. Exits 2 if there are several such fleets.
     """
     settings = settings_or_exit()
     urls_or_exit(settings)
@@ -142,7 +142,7 @@ def chosen_engine(settings: WorkerSettings, *, model: str, quality: bool) -> Wor
 
 
 def machine_named(name: str) -> tuple[Profile, int]:
-    """Return the profile of this name and its GPU's memory; of the GPU that is here, without a name.
+    """Return the profile of this name, by default of this machine's GPU, and the GPU's memory.
 
     Raises `EngineUnavailableError` for an unknown profile.
     """
@@ -155,16 +155,16 @@ def machine_named(name: str) -> tuple[Profile, int]:
 
 
 def planned_engine(settings: WorkerSettings, gpu: str, *, captions: bool = False) -> EnginePlan:
-    """Return the plan for the GPU of this name, else of the settings' profile, else for this machine's GPU.
+    """Return the plan for the GPU of this name, else of the settings' profile, else of this machine.
 
-    `captions`: the worker does nothing else. Raises `EngineUnavailableError`.
+    `captions`: for a worker that only captions videos. Raises `EngineUnavailableError`.
     """
     profile, memory = machine_named(gpu or settings.profile)
     return plan_engine(settings, profile, memory, captions=captions or only_captions(settings))
 
 
 def weights(text: str, names: type[Name], option: str) -> dict[Name, float]:
-    """Return the weights that an option gives; a name without one counts 1. Raises `typer.BadParameter`."""
+    """Parse the weights of an option; a name without a weight counts 1. Raises `typer.BadParameter`."""
     found = {}
     for part in text.split(","):
         name, _, weight = part.strip().partition("=")
@@ -180,7 +180,7 @@ def weights(text: str, names: type[Name], option: str) -> dict[Name, float]:
 
 
 def described(rows: Iterable[tuple[str, str]]) -> Table:
-    """Return names with their descriptions, one below the other."""
+    """Return names with their descriptions, one a line."""
     table = Table.grid(padding=(0, 2))
     for name, value in rows:
         table.add_row(f"[bold]{name}[/]", value)
@@ -188,9 +188,9 @@ def described(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def aligned(rows: Sequence[Mapping[str, str]]) -> Table:
-    """Return a table of rows that have the same columns; those that are empty throughout are left out.
+    """Return a table of rows with the same columns, without empty columns.
 
-    No figure is cut, however narrow the screen; words of the head go below each other.
+    Figures are never truncated, however narrow the screen; words of headings wrap.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
@@ -204,6 +204,6 @@ def aligned(rows: Sequence[Mapping[str, str]]) -> Table:
 
 
 def drawing_or_exit() -> None:
-    """Exit 4 with what to install if nothing here draws."""
+    """Exit 4 with the package to install if plots cannot be drawn."""
     if find_spec("matplotlib") is None:
         raise refused(f"Nothing here draws: {install_command('plot')}", UNAVAILABLE)

@@ -23,10 +23,10 @@ from pecia_workers.media.samples import Exhibit, write_exhibits
 
 
 def own_text(path: Path) -> list[tuple[str, str]]:
-    """Return the text of every page twice; nothing if the file is locked or damaged.
+    """Return the text of every page in two orders; empty if the file is locked or damaged.
 
-    First what can be seen of it, in the order in which its layout is read; then as the file has it, which writes it
-    in any order. A page whose text layer is not trusted has the second twice.
+    First the visible text in reading order; then the text in the file's own order. A page whose text layer is not
+    trusted has the second twice.
     """
     limits = Limits.of(settings_or_exit())
     try:
@@ -41,11 +41,11 @@ def own_text(path: Path) -> list[tuple[str, str]]:
 _LOOPBACK = ("127.0.0.0/8",)
 _READY_S: Final = 120
 _LOADING_S: Final = 900
-"""A language model is downloaded at its first start."""
+"""Seconds for a start, in which a language model may be downloaded."""
 
 
 class ThrowAwayFleet:
-    """A fleet of its own in a temporary home, gone with everything in it when the block ends."""
+    """A fleet in a temporary home, which is removed with the fleet's data when the block ends."""
 
     def __init__(self, settings: WorkerSettings, *, report: Callable[[str], None]) -> None:
         self._settings = settings
@@ -54,7 +54,7 @@ class ThrowAwayFleet:
 
     @classmethod
     def with_engine(cls, engine: str, *, report: Callable[[str], None]) -> Self:
-        """Return one that reads with this engine, set as the environment says, on stores of its own."""
+        """Return a fleet that reads with this engine, with settings from the environment and stores of its own."""
         settings = settings_or_exit().with_stores(database_url="", redis_url="", payload_url="")
         own = {"engine": engine, "flower_port": 0, "webhook_ports": ()}
         return cls(settings.model_copy(update=own), report=report)
@@ -87,7 +87,7 @@ class ThrowAwayFleet:
 
 
 _READER: Final = Path(__file__).parents[3] / "tests" / "engine" / "reader"
-"""Of a clone: a model that reads slips, and slips."""
+"""Directory in a clone of a model that reads slips, with slips."""
 _SMALL: Final[dict[str, Any]] = {
     "engine": "vllm",
     "enforce_eager": True,
@@ -100,7 +100,7 @@ _SMALL: Final[dict[str, Any]] = {
 
 
 class DemoStage(ThrowAwayFleet):
-    """A throw-away fleet that may call back to this machine, and documents for it."""
+    """A throw-away fleet that may call webhooks on this machine, and documents for it."""
 
     def __init__(self, engine: str, *, webhook_secret: str, report: Callable[[str], None]) -> None:
         self._slips = reader_of_slips() / "slips" if engine == "vllm" else None
@@ -116,7 +116,7 @@ class DemoStage(ThrowAwayFleet):
         super().__init__(settings, report=report)
 
     def draw(self) -> list[Exhibit]:
-        """Draw the documents, in the order in which they are to be handed over: bulk first, the urgent one last."""
+        """Draw the documents in the order of submission: bulk first, the urgent one last."""
         if self._slips is None:
             return write_exhibits(self._documents)
         return [
@@ -134,7 +134,7 @@ class DemoStage(ThrowAwayFleet):
 
 
 def reader_of_slips() -> Path:
-    """Return the directory of the model that reads slips, or exit: it comes with a clone, not with a wheel."""
+    """Return the directory of the model that reads slips, or exit: clones have it, wheels do not."""
     model = Path(os.environ.get("PECIA_MODEL") or _READER)
     if any(model.glob("slips/*.png")):
         return model

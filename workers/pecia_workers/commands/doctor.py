@@ -1,4 +1,4 @@
-"""`pecia doctor`: whether everything is there that the fleet needs, and works."""
+"""`pecia doctor`: checks that all that the fleet needs is present and works."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _LANGUAGE_MODELS = ("vllm", "ray", "openai")
 _STORES = (_PAYLOADS, _REDIS, _POSTGRES, _TABLES)
 _SHOWN = 3
 _LATE_S = 30.0
-"""For so long relay and webhook workers may leave something undone before it is a finding."""
+"""Seconds that relay and webhook workers may be late before it is a finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     subject: str
     ok: bool
@@ -63,7 +63,7 @@ class Finding:
 
 
 def _show(findings: Iterable[Finding], *, as_json: bool) -> None:
-    """Print them: a table for people, a line of JSON each for programs."""
+    """Print findings: a table for people, or a line of JSON each."""
     if as_json:
         for finding in findings:
             typer.echo(json.dumps(asdict(finding)))
@@ -80,11 +80,13 @@ def doctor(
     deep: Annotated[
         bool, typer.Option("--deep", help="Compare Postgres, Redis and payload store with each other.")
     ] = False,
-    repair: Annotated[bool, typer.Option("--repair", help="Put right what --deep finds and can be.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair what --deep finds, where possible.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Repair without asking; --json never asks.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
 ) -> None:
-    """Check the stores and who is on duty. Exit 4 if something is unavailable, 1 if the stores differ.
+    """Check the stores and the workers. Exit 4 if something is unavailable, 1 if the stores differ.
 
     Example: `pecia doctor --deep`
     """
@@ -109,12 +111,12 @@ def doctor(
 
 
 def _compared(settings: WorkerSettings, known: Found | None = None, *, as_json: bool) -> Found:
-    """Compare them. Exits 4 with a sentence if one of them is away."""
+    """Compare the stores. Exits 4 with a message if one of them is unavailable."""
     try:
         return asyncio.run(_compare(settings, known, as_json=as_json))
     except (BaseError, OSError, RedisError) as error:
         raise refused(
-            f"A store went away meanwhile ({type(error).__name__}): run it again.", UNAVAILABLE
+            f"A store became unavailable ({type(error).__name__}): run it again.", UNAVAILABLE
         ) from None
     except Exception as error:
         if verdict_on(error) is None:
@@ -123,7 +125,7 @@ def _compared(settings: WorkerSettings, known: Found | None = None, *, as_json: 
 
 
 async def _compare(settings: WorkerSettings, known: Found | None = None, *, as_json: bool) -> Found:
-    """Put right what can be of the known, and show in what the stores differ: two looks if the first finds any."""
+    """Repair the differences that can be repaired, and report all; looks twice if the first look finds any."""
     from pecia_workers.upkeep.differences import (  # noqa: PLC0415  no worker needs upkeep
         Difference,
         Scene,
@@ -208,7 +210,7 @@ def _look(
 
 
 def _look_at_witness(settings: WorkerSettings) -> Finding:
-    """Say who reads pages beside a language model, as far as it is known on this machine."""
+    """Report the witness of a language model's pages, as far as known on this machine."""
     try:
         create_witness(settings, 1)
     except EngineUnavailableError:
@@ -224,7 +226,7 @@ def _look_at_witness(settings: WorkerSettings) -> Finding:
 
 
 def _rate_of_model(settings: WorkerSettings) -> float | None:
-    """Return how many pages a second the engine of this machine reads, by its profile; None if it is not known."""
+    """Return the pages a second of this machine's engine, by its profile, or None if unknown."""
     if settings.engine not in ("vllm", "ray"):
         return None
     with suppress(EngineUnavailableError):
@@ -235,7 +237,7 @@ def _rate_of_model(settings: WorkerSettings) -> float | None:
 
 
 def _look_at_decoders() -> Finding:
-    """Say what they are confined by, and which files they may read all the same."""
+    """Report how decoders are confined, and which files they may read."""
     if missing := missing_guards():
         detail = f"this kernel does not confine decoders by {' and '.join(missing)}: see docs/security.md"
         return Finding(subject="decoders", ok=False, detail=detail)
@@ -249,7 +251,7 @@ def _look_at_decoders() -> Finding:
 
 
 def _look_at_fonts() -> Finding:
-    """Say what PDFs draw blank; no fault, as their text layer is read all the same."""
+    """Report scripts without fonts, which some PDFs need; no failure, as text layers are read anyway."""
     detail = "for Chinese, Japanese and Korean in PDFs that bring none"
     if missing := " or ".join(scripts_without_a_font()):
         detail = f"none for {missing}: PDFs that bring none draw blank; install some, such as fonts-noto-cjk"
@@ -284,7 +286,7 @@ def _look_at_postgres(engine: Engine) -> str:
 
 
 def _look_at_tables(engine: Engine) -> Finding:
-    """Compare the schema's version with ours; a newer one may be no fault, but is for code that knows it."""
+    """Compare the schema's version with ours; a newer one needs newer code."""
     if not inspect(engine).has_table("alembic_version"):
         return Finding(subject=_TABLES, ok=False, detail="there are none: run `pecia migrate`")
     with engine.connect() as connection:

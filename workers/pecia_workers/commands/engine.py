@@ -1,4 +1,4 @@
-"""`pecia engine plan`, `check` and `tune`: what the engine would be, whether it works, and with which sizes best."""
+"""`pecia engine plan`, `check` and `tune`: plan an engine for a GPU, check it, and measure its best sizes."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def tune(
     mix: common.MixOption = DocumentType.MIXED,
     as_json: common.AsJson = False,
 ) -> None:
-    """Measure how fast the engine of the settings is, and how many pages at a time are worth their wait.
+    """Measure the speed of the configured engine, and how many concurrent pages are worth their wait.
 
-    Reads made-up pages alone and with 8, 32 and 128 at a time, fits what a step of the engine takes, and reads once
-    more with the fewest at a time that reach 95 % of the most; minutes. Writes a profile that PECIA_PROFILE takes by
-    its path, and `pecia plan` with --gpu. Exit 1 if nothing is read, 4 if the engine does not start.
+    Reads sample pages one by one and 8, 32 and 128 at a time, fits the time of an engine's step, and reads once more
+    with the fewest concurrent pages that reach 95 % of the highest rate. Takes minutes. Writes a profile for
+    PECIA_PROFILE and for `pecia plan --gpu`, by its path. Exit 1 if no page is read, 4 if the engine does not start.
 
     Example: `pecia engine tune --mix prescription=3,chart=1 --output l4.toml`
     """
@@ -100,7 +100,7 @@ def plan(
     model: common.ModelName = "",
     as_json: common.AsJson = False,
 ) -> None:
-    """Choose model and sizes for a GPU, and work out how many pages it reads at a time. Loads nothing.
+    """Choose model and sizes for a GPU, and compute how many pages it reads at a time. Loads nothing.
 
     PECIA_* settings count as they would for a worker. Exit 1 if it does not fit.
 
@@ -181,7 +181,7 @@ async def _tuned(settings: WorkerSettings, mix: Mix, most: int) -> Tuned:
 
 
 def _profile(machine: profiles.Profile, settings: WorkerSettings, tuned: Tuned) -> str:
-    """Return the machine's profile with the measured figures and the settings they were measured with."""
+    """Return the machine's profile with the measured figures and their settings."""
     chosen: dict[str, Any] = {name: getattr(settings, name) for name in sorted(profiles.OF_A_PROFILE)}
     chosen["max_num_seqs"] = tuned.best.sequences
     return profiles.profile_toml(
@@ -238,7 +238,7 @@ def _plan_rows(planned: EnginePlan) -> list[tuple[str, str]]:
 
 
 def _pace_rows(planned: EnginePlan) -> list[dict[str, str]]:
-    """Return what an engine does with more and more pages at a time, the planned number marked."""
+    """Return an engine's figures for rising numbers of concurrent pages, with the planned number marked."""
     return [
         {
             "pages at a time": f"{pace.pages:,}{' <' if pace.pages == planned.pages_at_a_time else '  '}",

@@ -1,7 +1,7 @@
-"""`pecia keys`: make a key, see which key wraps what, and wrap everything under the current one.
+"""`pecia keys`: make a key, count what each key wraps, and rewrap everything under the current key.
 
-Rotation goes a few thousand rows at a time. It can be broken off at any moment and begun again: keys under the
-current key already is passed over.
+Rotation processes a few thousand rows at a time. It can be interrupted and repeated at any time: data keys under the
+current key are skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ keys = typer.Typer(no_args_is_help=True)
 
 @keys.command()
 def new(name: Annotated[str, typer.Argument(help="What to call it. Default: today's date.")] = "") -> None:
-    """Print a fresh key as PECIA_ENCRYPTION_KEYS takes it. It is kept nowhere: who loses it loses the documents.
+    """Print a new key for PECIA_ENCRYPTION_KEYS. It is stored nowhere: without it the documents are lost.
 
     Example: `pecia keys new`
     """
@@ -77,9 +77,9 @@ def status(*, as_json: common.AsJson = False) -> None:
 
 @keys.command()
 def rotate(*, as_json: common.AsJson = False) -> None:
-    """Wrap, under the first key, the data keys that another one wraps; the fleet may work meanwhile.
+    """Rewrap all data keys under the first key. The fleet may work meanwhile.
 
-    It can be broken off and begun again. Jobs that have no data key get one. Exit 1 if something was left.
+    It can be interrupted and repeated. Jobs without a data key get one. Exit 1 if some keys were left.
 
     Example: `pecia keys rotate`
     """
@@ -111,7 +111,7 @@ async def _rotate(database: AsyncEngine, keyring: Keyring, *, quiet: bool) -> re
 
 
 def _with_database(settings: WorkerSettings, work: Callable[[AsyncEngine], Coroutine[Any, Any, R]]) -> R:
-    """Run it on a database of its own. Exits 4 with a sentence if a store is away."""
+    """Run it with a database engine. Exits 4 with a message if a store is unavailable."""
     url = settings.database_url.get_secret_value()
     if not url:
         raise common.refused("Set PECIA_DATABASE_URL, or start `pecia up`.", common.USAGE)

@@ -1,4 +1,4 @@
-"""`pecia plan`: how many GPUs a load needs, and what a million pages cost."""
+"""`pecia plan`: the number of GPUs for a load, and the cost of a million pages."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
@@ -32,7 +32,7 @@ class _Planned:
 
     @property
     def witness_cores(self) -> float:
-        """CPU cores that are busy if the CPU engine reads every page as a witness; text layers take none."""
+        """CPU cores in use if the CPU engine witnesses every page; text layers need none."""
         return self.fleet.rate * witness_cpu_s()
 
     @property
@@ -59,10 +59,10 @@ def plan(
     model: common.ModelName = "",
     as_json: common.AsJson = False,
 ) -> None:
-    """Work out how many GPUs read a load in time, and their cost, by simulating one of them.
+    """Compute how many GPUs read a load in time, and their cost, by simulating one of them.
 
-    `pecia engine plan` says what one GPU runs, how fast, and with how many pages at a time. Exit 1 if no number of
-    GPUs is enough.
+    `pecia engine plan` shows what one GPU runs, how fast, and with how many pages at a time. Exit 1 if no number of
+    GPUs suffices.
 
     Example: `pecia plan --rate 5 --mix prescription=3,chart=1 --latency 40 --gpu h100 --price 2.5`
     """

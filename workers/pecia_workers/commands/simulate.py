@@ -1,4 +1,4 @@
-"""`pecia simulate` and `pecia experiment`: policies beside each other, in simulated time."""
+"""`pecia simulate` and `pecia experiment`: compare policies in simulated time."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from pecia_workers.simulation.scenarios import Result, simulated, simulated_batc
 _SIZES: Final = (1, 4, 8)
 _WINDOWS_MS: Final = (0, 10, 50)
 _OF_PRESETS: Final = frozenset({"preset", "policy", "ahead", "plot", "as_json"})
-"""Options that a preset does not bring itself."""
+"""Options that may accompany a preset."""
 _AHEAD: Final = 16
-"""Two pages for each of eight decoding processes: what a worker claims beside what its engine runs."""
+"""Pages that a worker claims beyond those in its engine: two for each of eight decoding processes."""
 
 
 Preset = Annotated[
@@ -141,7 +141,7 @@ def simulate(
 
 
 def _refuse_ignored(context: typer.Context) -> None:
-    """Refuse options that would change nothing."""
+    """Refuse options without effect."""
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in _OF_PRESETS and source and source.name == "COMMANDLINE":
@@ -153,7 +153,7 @@ def _refuse_ignored(context: typer.Context) -> None:
 def _requests(
     arrivals: str, pages: int, rate: float, mix: Mix, seed: int
 ) -> tuple[list[Request], float | None]:
-    """Return what arrives, and the rate; None where no rate counts."""
+    """Return the requests and their rate, None where no rate applies."""
     match arrivals:
         case "all":
             return drawn(all_at_once(pages), mix, seed), None

@@ -32,9 +32,9 @@ def sample(
         Path, typer.Argument(metavar="DIR", help="Where they are written; made if missing.", file_okay=False)
     ],
 ) -> None:
-    """Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.
+    """Write sample medical documents: a PDF of some pages, pictures, a damaged file.
 
-    A file of that name that is there already stays. Prints their paths.
+    Existing files are kept. Prints the paths.
 
     Example: `pecia sample papers`
     """
@@ -124,9 +124,9 @@ def _screen(fleet: LocalFleet) -> Table:
 
 
 def web_link(fleet: LocalFleet) -> str | None:
-    """Return the page's address with a fresh key behind its `#`, which browsers keep to themselves; for a day.
+    """Return the page's address with a new key, valid for a day, after its `#`, which browsers do not send.
 
-    For a terminal: what a log holds others may read. None without a gateway.
+    For a terminal only, since others may read logs. None without a gateway.
     """
     if fleet.gateway is None:
         return None
@@ -143,7 +143,7 @@ def web_link(fleet: LocalFleet) -> str | None:
 
 
 def _watch(fleet: LocalFleet, stopping: threading.Event, console: Console) -> None:
-    """Show how the jobs stand until the fleet is to stop: on one line of a terminal, or a line whenever it changes."""
+    """Show the state of jobs until the fleet stops: on one line of a terminal, or a line for each change."""
     engine = open_for_questions(fleet.settings.database_url.get_secret_value())
     shown = ""
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:

@@ -1,4 +1,4 @@
-"""`pecia worker ROLE` and `pecia flower`: one process of the fleet, until it is stopped."""
+"""`pecia worker ROLE` and `pecia flower`: run one process of the fleet until stopped."""
 
 import sys
 from contextlib import ExitStack
@@ -15,7 +15,7 @@ from pecia_workers.protocol.base import stages_served
 
 
 class Role(StrEnum):
-    """What a process of the fleet does."""
+    """Role of a process of the fleet."""
 
     INGEST = "ingest"
     ENGINE = "engine"
@@ -40,7 +40,7 @@ def worker(
         typer.Option(help="What an engine worker does. Default: PECIA_STAGES, else all that its engine can."),
     ] = None,
 ) -> None:
-    """Run one process of the fleet until SIGTERM or Ctrl-C; it finishes what it has begun.
+    """Run one process of the fleet until SIGTERM or Ctrl-C, which lets it finish its work.
 
     Example: `pecia worker engine`
     """
@@ -127,7 +127,7 @@ def _begin(settings: WorkerSettings) -> None:
 
 
 def admitted_or_exit(settings: WorkerSettings) -> None:
-    """Exit 4 with a sentence for each store that refuses us; an absent store may come."""
+    """Exit 4 with a message for each store that refuses us; an unavailable store is waited for."""
     from redis import RedisError  # noqa: PLC0415  heavy, as all that opens stores: help must not wait for it
 
     from pecia_schemas.connecting import refusal_of_postgres, refusal_of_redis, verdict_on  # noqa: PLC0415

@@ -47,22 +47,22 @@ _BEYOND_DRAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCommand:
-    """A child of the fleet: its name, its command (the program by its absolute path), and its check of readiness."""
+    """A child process of the fleet: name, command (program by absolute path) and readiness check."""
 
     name: str
     command: tuple[str, ...]
     ready: Callable[[], bool] | None = None
-    """None: as soon as it runs, or, if it `registers`, as soon as it has done so."""
+    """Readiness check; None: ready when it runs or, if it `registers`, when it has registered."""
     registers: bool = False
-    """Whether it writes its row of `workers` when it is ready."""
+    """Whether it inserts its row into `workers` when it is ready."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What it finds beside the fleet's settings."""
+    """Environment variables in addition to the fleet's settings."""
     forked: bool = False
-    """Whether it is Python that may be forked from a process that has imported the fleet's modules."""
+    """Whether it is Python code that may be forked from the template with the fleet's imports."""
 
 
 def workers_of(settings: WorkerSettings) -> tuple[WorkerCommand, ...]:
-    """Return every role of a fleet, one process each; of language models one for each GPU, or group of GPUs."""
+    """Return one process for every role of a fleet; language models get one for each GPU or group of GPUs."""
     visible = shares(visible_gpus(), gpus_per_worker(settings)) if settings.engine == "vllm" else []
     # vLLM, Ray and CUDA choose their threads, and read their variables, in a process that is theirs from the start.
     forked = settings.engine not in ("vllm", "ray")
@@ -97,18 +97,18 @@ MODULES = (
     "pecia_workers.upkeep.loop",
     "pecia_workers.outgoing.webhooks",
 )
-"""What the fleet's processes need, imported once for all of them."""
+"""Modules that the fleet's processes need, imported once by the template."""
 
 MIGRATE = (sys.executable, "-m", "pecia_migrations")
-"""A process of its own: the fleet does not import the migrations, and is rid of Alembic afterwards."""
+"""Command of the migrations, in a process of its own so that Alembic does not stay in memory."""
 
 
 class LocalFleet:
-    """A fleet in one home. Nothing of it outlives this process, however that ends.
+    """A fleet in one home directory. None of its processes outlives this one, however that ends.
 
-    One thread starts, watches and stops everything; stores that `settings` name by URL are used, not started.
-    Without `workers` it has all roles. `announce` leaves a note by which this user's clients find the fleet; `report`
-    hears of each step of the start, and of each service that becomes ready or dies.
+    One thread starts, watches and stops all processes; stores with a URL in `settings` are used, not started.
+    Without `workers` it has all roles. `announce` writes a file by which this user's clients find the fleet; `report`
+    is called with each step of the start, and with each service that becomes ready or dies.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class LocalFleet:
     ) -> None:
         self.home = Home(path=home.expanduser().absolute())
         self.settings = settings
-        """With the stores' addresses, once started."""
+        """Settings, with the stores' addresses once started."""
         self.flower: Flower | None = None
         """Address, user and password of Flower, once started; None without a port in the settings."""
         self.gateway: str | None = None
-        """Where the gateway is, once started; None without one."""
+        """Address of the gateway, once started; None without one."""
         self._has_gateway = gateway
         self._commands = tuple(workers_of(settings) if workers is None else workers)
         self._migrate = WorkerCommand(
@@ -156,7 +156,7 @@ class LocalFleet:
         self.stop()
 
     def start(self) -> None:
-        """Start everything; returns when the stores are there and the workers begin. Raises `EmbeddedError`."""
+        """Start all processes; returns when the stores are ready and the workers start. Raises `EmbeddedError`."""
         self._keeper.start()
         try:
             self._begun.wait()
@@ -166,10 +166,10 @@ class LocalFleet:
         self._raise_failure()
 
     def wait_ready(self, timeout: float = 120, *, unless: Callable[[], bool] = lambda: False) -> None:
-        """Return when every service is ready, or when `unless` returns True.
+        """Wait until every service is ready, or `unless` returns True.
 
-        Raises `EmbeddedError` with the names of those that are not ready: after `timeout` seconds, or as soon as one
-        has died again and again.
+        Raises `EmbeddedError` with the names of services that are not ready: after `timeout` seconds, or as soon as one
+        has died repeatedly.
         """
 
         def settled() -> bool:
@@ -186,18 +186,18 @@ class LocalFleet:
             raise EmbeddedError(f"Not ready after {waited:.0f} s: {complaint}. Their logs say why.")
 
     def stop(self) -> None:
-        """Stop the workers, which may finish what they began, then Flower, then the stores. Safe to call again."""
+        """Stop the workers, which may finish their parts, then Flower, then the stores. Safe to call again."""
         self._ending.set()
         if self._keeper.is_alive():
             self._keeper.join()
 
     def services(self) -> list[Service]:
-        """Return how every service stands now, in the order in which they were started."""
+        """Return the state of every service, in the order of their start."""
         stores = [*(unit.service for unit in tuple(self._stores)), *self._external]
         return [*stores, *(unit.service for unit in (*self._workers, *self._pages))]
 
     def _late(self) -> list[Service]:
-        """Return the services that are not ready, or whose readiness was not reported yet."""
+        """Return the services that are not ready, or not yet reported as ready."""
         settled = (ServiceState.READY, ServiceState.EXTERNAL)
         return [
             service
@@ -229,7 +229,7 @@ class LocalFleet:
             self._begun.set()
 
     def _begin(self, stack: ExitStack) -> None:
-        """Start in the order of need; `stack` stops in the reverse order."""
+        """Start in the order of dependencies; `stack` stops in reverse order."""
         note_stopping = stack.enter_context(self.home.hold())
         if any(command.forked for command in self._commands):
             self._template = Template(*MODULES)  # it imports while the stores start
@@ -271,7 +271,7 @@ class LocalFleet:
             )
 
     def _start_stores(self, stack: ExitStack) -> None:
-        """Start the servers that are not given, and complete the settings; a server that dies is restarted in place."""
+        """Start the servers without a URL, and complete the settings; a server that dies is restarted in place."""
         given = self.settings
         payloads = given.payload_url or str(self.home.payloads)
         postgres, redis = given.database_url.get_secret_value(), given.redis_url.get_secret_value()
@@ -326,19 +326,19 @@ class LocalFleet:
         return Supervised(name=command.name, where=str(log), launch=launch, ready=ready, ended=janitor.forget)
 
     def _launch(self, command: WorkerCommand, log: Path, variables: Mapping[str, str]) -> ChildProcess:
-        """Start it, from the template while that lives: it is not missed for long, and its death ends its processes."""
+        """Start a process, by the template if that lives; its death ends its processes, which are restarted."""
         environment = {**variables, **command.environment}
         if command.forked and self._template and self._template.alive:
             return fork(self._template, command.command, log=log, environment=environment)
         return spawn(command.command, log=log, environment=environment)
 
     def _metrics_page(self, number: int) -> dict[str, str]:
-        """Return what gives a worker its own port for metrics, so that it has the same after a restart."""
+        """Return the environment that gives a worker its own metrics port, the same after a restart."""
         port = self.settings.metrics_port
         return {"PECIA_METRICS_PORT": str(min(port + number, 65_535))} if port else {}
 
     def _page_commands(self) -> list[WorkerCommand]:
-        """Return what serves pages, Flower and the gateway, noting where they will be, and what watches a folder."""
+        """Return the commands of Flower, the gateway and the watched folder; sets their addresses."""
         commands = []
         if self.settings.flower_port:
             self.flower = flower = Flower(self.settings, self.home.path)

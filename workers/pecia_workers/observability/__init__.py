@@ -1,1 +1,1 @@
-"""What is seen of the fleet: metrics, traces, logs, Flower."""
+"""Observability of the fleet: metrics, traces, logs, Flower."""

@@ -1,7 +1,7 @@
-"""Flower in this process: behind a password, bounded, with nothing to press but revoke.
+"""Flower in this process: behind a password, with bounded memory, and revocation as its only action.
 
-Our pages stand in the place of some of Flower's: lanes as they are, workers as they are now, revocation that says what
-it did. Flower's own `FLOWER_*` variables and configuration file are not read.
+Our pages replace some of Flower's: exact lanes, current workers, and revocation that reports its outcome. Flower's own
+`FLOWER_*` variables and configuration file are not read.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _OFFLINE_S = 60
-"""A worker that was silent for so long is taken off the page."""
+"""Seconds without events after which a worker is removed from the page."""
 
 
 class Lanes:
-    """Looks into Redis and Postgres: Flower's own look knows no parts that wait behind a turn, and none in flight."""
+    """Counts lanes in Redis and Postgres: Flower's own counts lack parts behind a turn and parts in flight."""
 
     def __init__(self, settings: ConnectionSettings, consumers: Mapping[str, int]) -> None:
         self._redis_url = settings.redis_url.get_secret_value()
@@ -56,10 +56,10 @@ class Lanes:
         self._consumers = consumers
 
     async def queues(self, _names: Iterable[str]) -> list[dict[str, Any]]:
-        """Return a row for each lane, whether or not it is served, and for each quarantine that holds something.
+        """Return a row for each lane, whether or not it is served, and for each quarantine that is not empty.
 
-        By Flower's names: `messages` are all parts, `messages_ready` those that wait, `messages_unacknowledged` those
-        in flight. These, and what waits in Postgres for room in Redis, are missing while Postgres is away. Raises
+        With Flower's names: `messages` are all parts, `messages_ready` the waiting ones, `messages_unacknowledged`
+        those in flight. The last, and parts that wait in Postgres, are missing while Postgres is unavailable. Raises
         `redis.RedisError`.
         """
         return await asyncio.to_thread(self._look)
@@ -93,10 +93,10 @@ _OF_THE_END = ("succeeded", "failed", "retried", "revoked", "runtime", "result",
 
 
 class PartsState(EventsState):
-    """Knows that a part may be requeued, or run again after it has ended, and how long one took that failed."""
+    """Flower's state, which also handles requeued and repeated parts, and the runtime of failed ones."""
 
     def event(self, event: dict[str, Any]) -> None:
-        """Take in one event."""
+        """Process one event."""
         task = self.tasks.data.get(event.get("uuid"))
         if task:
             ended = max(moment or 0.0 for moment in (task.succeeded, task.failed, task.revoked))
@@ -142,12 +142,12 @@ class _OfTheFleet(BaseHandler):
 
 class _OfLanes(_OfTheFleet):
     def prepare(self) -> Any:
-        """Ask the workers first what they serve, for some may have come since: awaited by Tornado."""
+        """Ask the workers for their queues first, as new ones may have started; awaited by Tornado."""
         super().prepare()
         return self.application.update_workers()
 
     def get_broker(self) -> Any:
-        """Return what Flower asks for the queues."""
+        """Return the `Lanes`, from which Flower gets its queues."""
         alive = {worker.hostname for worker in self.application.events.state.alive_workers()}
         consumers = Counter(
             queue["name"]
@@ -163,14 +163,14 @@ class BrokerPage(_OfLanes, BrokerView):
 
 
 class QueueLengths(_OfLanes, GetQueueLengths):
-    """The same for programs."""
+    """The lengths of lanes as JSON."""
 
 
 class WorkerPage(_OfTheFleet, WorkerView):
-    """A worker as it is now: its pool, what it has in flight."""
+    """The current state of a worker: its pool, its parts in flight."""
 
     def prepare(self) -> None:
-        """Forget earlier events: Flower would show them."""
+        """Drop earlier data of the worker, which Flower would show."""
         super().prepare()
         self.application.workers.pop(self.path_args[0], None)
 
@@ -179,17 +179,17 @@ class TaskPage(_OfTheFleet, TaskView):
     """A part, with a button to revoke it where that is allowed."""
 
     def render(self, template_name: str, **values: Any) -> None:
-        """Render with the button, which the pages of workers do not get."""
+        """Render the page with the button, which workers' pages do not have."""
         if "read_only" in values:
             values["read_only"] = not self.can_revoke
         super().render(template_name, **values)
 
 
 class Revoke(_OfTheFleet, ControlHandler):
-    """Ends a part, or says why not."""
+    """Revokes a part, or reports why not."""
 
     async def post(self, part: str) -> None:
-        """Send it to all workers, and report what they answered."""
+        """Send the revocation to all workers, and report their answers."""
         if not self.can_revoke:
             raise HTTPError(403, _LOOK_ONLY)
         replies = await self.run_blocking(
@@ -221,7 +221,7 @@ OURS: dict[type[BaseHandler], type[BaseHandler]] = {
     TaskRevoke: Revoke,
     Metrics: PrivateMetrics,
 }
-"""By the page of Flower's in whose place each stands."""
+"""Our pages by the Flower page that each replaces."""
 
 
 class FleetPage(Flower):
@@ -237,13 +237,13 @@ class FleetPage(Flower):
             self.add_handlers(".*", [(bare, RedirectHandler, {"url": f"{bare}/", "permanent": False})])
 
     def get_handler_delegate(self, request: Any, target_class: Any, *args: Any, **kwargs: Any) -> Any:
-        """Hand a request to our page, if there is one in the place of Flower's."""
+        """Route a request to our page, if one replaces Flower's."""
         page: Any = OURS.get(target_class, target_class)
         return super().get_handler_delegate(request, page, *args, **kwargs)
 
 
 def run_flower(settings: WorkerSettings) -> None:
-    """Serve Flower until SIGTERM or Ctrl-C. Raises `OSError` if the address or port is not to be had."""
+    """Serve Flower until SIGTERM or Ctrl-C. Raises `OSError` if the address or port is not available."""
     app.use(settings)
     options.address = settings.flower_address
     options.port = settings.flower_port

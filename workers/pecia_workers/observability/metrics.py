@@ -1,12 +1,12 @@
-"""What a process of the fleet shows of its work: figures for Prometheus, and whether it moves.
+"""Metrics of a process for Prometheus, and its health.
 
 Metrics follow Prometheus' conventions: base units, `_total` for what only grows. Labels hold stages, lanes, codes,
-engines, roles and the like: never an id of a job or a part, nothing that a submitter wrote. A process shows what it
-does itself; `FLEET` is what upkeep looks up for all, `GPUS` what the driver reports.
+engines, roles and the like, never ids of jobs or parts, nor text of submitters. A process exports its own work; `FLEET`
+holds figures that upkeep collects for all, `GPUS` those of the driver.
 
-Health is judged by work: that a process lives and turns its loop says little. A worker that could claim and does not,
-or holds parts and finishes none, is not healthy, and is better started again. What it waits for is no fault of its own:
-while Redis or Postgres is away nothing is judged.
+Health is judged by progress, not by liveness of the process or its loop. A worker that could claim and does not, or
+holds parts and finishes none, is unhealthy and should be restarted. Health is not judged while Redis or Postgres is
+unavailable, as the worker is not at fault.
 """
 
 import threading
@@ -27,12 +27,12 @@ log = structlog.get_logger(__name__)
 
 _HEALTH_EVERY_S = 5.0
 _TIMEOUT_S = 60.0
-"""How long a worker may claim nothing though something waits: it looks every second."""
+"""Seconds that a worker may claim nothing while parts wait; it looks every second."""
 _STEP_S = 300.0
-"""How long a service may be at one thing: the relay of a million parts takes minutes."""
+"""Seconds that one step of a service may take: the relay of a million parts takes minutes."""
 
 REGISTRY = CollectorRegistry()
-"""What a process itself does."""
+"""Metrics of this process."""
 FLEET = CollectorRegistry()
 """Figures of the fleet that upkeep reads from Postgres and Redis."""
 GPUS = CollectorRegistry()
@@ -40,7 +40,7 @@ GPUS = CollectorRegistry()
 
 
 class _Quick(MetricWrapperBase):
-    """Remembers what has which labels: looking that up anew took a tenth of a worker's time for a part."""
+    """Caches children by labels: their lookup took a tenth of a worker's time for a part."""
 
     def labels(self, *values: Any, **named: Any) -> Self:
         """Return the metric with these labels."""
@@ -53,15 +53,15 @@ class _Quick(MetricWrapperBase):
 
 
 class Counter(_Quick, prometheus_client.Counter):
-    """What only grows."""
+    """A counter with cached labels."""
 
 
 class Gauge(_Quick, prometheus_client.Gauge):
-    """What goes up and down."""
+    """A gauge with cached labels."""
 
 
 class Histogram(_Quick, prometheus_client.Histogram):
-    """How values are spread."""
+    """A histogram with cached labels."""
 
 
 _counter = partial(Counter, registry=REGISTRY)
@@ -223,37 +223,37 @@ GPU_MEMORY = _gpu("pecia_gpu_memory_bytes", "Memory that it has.", ["gpu"])
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How a process is, in a word or two that hold no id."""
+    """A process's condition, in a word or two without ids."""
 
     ok: bool
     reason: str
 
 
 class Health(Protocol):
-    """What `/healthz` and `/readyz` say."""
+    """Health of a process, for `/healthz` and `/readyz`."""
 
     def live(self) -> Condition:
-        """Whether it moves, or has nothing to do; if not, it should be started again."""
+        """Whether it makes progress or has nothing to do; otherwise it should be restarted."""
         ...
 
     def ready(self) -> Condition:
-        """Whether it takes work now."""
+        """Whether it accepts work now."""
         ...
 
 
 class Liveness:
-    """When a service last finished a step, or looked for work."""
+    """Liveness of a service: when it last finished a step or looked for work."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last: float | None = None
 
     def beat(self) -> None:
-        """Note that it did so now."""
+        """Record a finished step or look."""
         self._last = self._clock()
 
     def live(self) -> Condition:
-        """Return whether it did lately; a loop that has not begun is starting."""
+        """Return whether the last step is recent; a loop without any counts as starting."""
         if self._last is None:
             return Condition(ok=True, reason="starting")
         silent = self._clock() - self._last
@@ -262,16 +262,16 @@ class Liveness:
         return Condition(ok=True, reason="working")
 
     def ready(self) -> Condition:
-        """Return whether it has begun, and moves."""
+        """Return whether it has started and is live."""
         return self.live() if self._last is not None else Condition(ok=False, reason="starting")
 
 
 LIVENESS = Liveness()
-"""This process's, if it is a service without parts."""
+"""Liveness of this process, if it is a service without parts."""
 
 
 class Holder(Protocol):
-    """What a worker has taken."""
+    """View of a worker's parts."""
 
     @property
     def held(self) -> int:
@@ -280,7 +280,7 @@ class Holder(Protocol):
 
     @property
     def moved_at(self) -> float:
-        """When it last claimed a part or was rid of one, by the monotonic clock."""
+        """When it last claimed, finished or requeued a part, by the monotonic clock."""
         ...
 
     @property
@@ -290,7 +290,7 @@ class Holder(Protocol):
 
 
 class WorkerHealth:
-    """Of a worker with parts. It looks every few seconds, so that asking it costs nothing and never waits."""
+    """Health of a worker with parts. Checked every few seconds on a thread, so that requests never block."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class WorkerHealth:
         hold_limit_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take how much waits that this worker could do (None: Redis is away) and how long a part may be held."""
+        """`backlog()`: parts that this worker could claim, None without Redis; `hold_limit_s`: limit of a part in flight."""
         self._holder = holder
         self._backlog = backlog
         self._database_answers = database_answers
@@ -312,11 +312,11 @@ class WorkerHealth:
         self._stalled = False
 
     def watch(self) -> None:
-        """Begin to look, on a thread of its own, until the process ends."""
+        """Start the checks, on a thread of their own, until the process ends."""
         threading.Thread(target=self._keep_looking, name="health", daemon=True).start()
 
     def live(self) -> Condition:
-        """Return what the last look found."""
+        """Return the result of the last check."""
         if not self._holder.is_open:
             return Condition(ok=True, reason="starting or stopping")
         if self._stalled:
@@ -332,7 +332,7 @@ class WorkerHealth:
         return self.live()
 
     def look(self) -> None:
-        """Judge once."""
+        """Check once."""
         if not self._holder.is_open:
             self._excused_at = self._clock()
             return
@@ -347,7 +347,7 @@ class WorkerHealth:
         return self._clock() - max(self._excused_at, self._holder.moved_at)
 
     def _is_overdue(self) -> bool:
-        """Return whether nothing moved for too long; one part alone may take all the time that parts have."""
+        """Return whether nothing progressed for too long; a single part may take its full timeout."""
         return self._still() > _TIMEOUT_S + (self._hold_limit_s if self._holder.held else 0.0)
 
     def _keep_looking(self) -> None:

@@ -1,4 +1,4 @@
-"""The page of each kind of process, if the settings give it a port."""
+"""The HTTP page of metrics and health of each kind of process, if the settings give it a port."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 
 class GpuCollector(Collector):
-    """Asks the driver at each request for the metrics."""
+    """Collects GPU metrics from the driver at each request."""
 
     def __init__(self, nvml: Any, visible: Iterable[str]) -> None:
-        """Take NVML as the module `pynvml` binds it, and the ids of the GPUs to look at."""
+        """`nvml`: the module `pynvml`; `visible`: ids of the GPUs."""
         self._nvml = nvml
         self._handles = [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in visible]
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics. What the driver does not report of a card, or of a slice of one, is left out."""
+        """Return the metrics, without those that the driver does not report for a card or a slice of one."""
         for handle in self._handles:
             try:
                 index = str(self._nvml.nvmlDeviceGetIndex(handle))
@@ -57,7 +57,7 @@ class GpuCollector(Collector):
 
 
 def gpu_collector(visible: Iterable[str]) -> GpuCollector | None:
-    """Return a collector for these GPUs, or None where the driver cannot be asked."""
+    """Return a collector for these GPUs, or None without a usable driver."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -72,7 +72,7 @@ def gpu_collector(visible: Iterable[str]) -> GpuCollector | None:
 log = structlog.get_logger(__name__)
 
 _PORTS = 16
-"""Tried one after the other, so that several processes of one machine can share a setting."""
+"""Ports to try in order, so that several processes of one machine can share a setting."""
 _HIGHEST_PORT = 65_535
 
 _Start = Callable[[str, list[tuple[str, str]]], object]
@@ -84,7 +84,7 @@ def serve_page(
 ) -> Iterator[int | None]:
     """Serve while the block runs; yields the port: the given one or, if that is taken, one of the next 15.
 
-    None, and a line in the log, if there is none to be had: work goes on without.
+    Yields None, and logs it, if none of them is free: the process works without a page.
     """
     application = _application(health, collectors)
     kind = _V6Server if ":" in address else ThreadingWSGIServer
@@ -114,12 +114,12 @@ class _V6Server(ThreadingWSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    """Gives up on a caller that says nothing, and logs no request."""
+    """Request handler with a timeout, without a log of requests."""
 
     timeout = 10
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
-        """Say nothing."""
+        """Log nothing."""
 
 
 def _application(health: metrics.Health, collectors: Iterable[Collector]) -> Any:
@@ -147,7 +147,7 @@ def _application(health: metrics.Health, collectors: Iterable[Collector]) -> Any
 def worker_page(
     settings: WorkerSettings, role: str, holder: metrics.Holder, queues: Sequence[str]
 ) -> AbstractContextManager[int | None]:
-    """Serve the page of a worker that takes parts from these lists; yields its port, None without one."""
+    """Serve the page of a worker that claims from these lists; yields its port, or None without one."""
     if not settings.metrics_port:
         return nullcontext()
     redis = connect(settings.redis_url.get_secret_value())

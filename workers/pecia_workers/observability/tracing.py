@@ -1,4 +1,4 @@
-"""What the fleet records of its work: logs, attempts at parts, and the spans of these, of requests and of callbacks.
+"""Logs and spans of the fleet: of attempts at parts, engine requests and callbacks.
 
 Lines of the log hold ids, codes and costs, never text of a document; for people or, as JSON, for machines.
 """
@@ -52,7 +52,7 @@ _SHARED = (
 
 
 def about_part(job_id: UUID, part: UUID, attempt: int) -> AbstractContextManager[None]:
-    """Have every line carry these, of this task and of the threads and tasks that it starts, ours or a library's."""
+    """Add these ids to every log line of this task, and of threads and tasks that it starts, libraries' included."""
     return structlog.contextvars.bound_contextvars(job=str(job_id), part=str(part), attempt=attempt)
 
 
@@ -90,7 +90,7 @@ _NS = 1_000_000_000
 def processing(part: ClaimedPart, claimed_at: int) -> Iterator[None]:
     """Count an attempt, and run it in a span below its job's, beside one for the wait before it.
 
-    The span begins at `claimed_at`, when the claim was sent to the database: nanoseconds since the epoch.
+    The span starts at `claimed_at`, nanoseconds since the epoch, when the claim was sent to the database.
     """
     metrics.ATTEMPTS.labels(part.stage, part.lane).inc()
     metrics.QUEUED.labels(part.stage, part.lane).observe(part.queued_s)
@@ -134,7 +134,7 @@ def processing(part: ClaimedPart, claimed_at: int) -> Iterator[None]:
 
 
 def ended(part: ClaimedPart, outcome: Outcome, seconds: float, *, committed: bool) -> None:
-    """Record in metrics and in the current span how an attempt of so many seconds ended."""
+    """Record the outcome and duration, in seconds, of an attempt in metrics and the current span."""
     span, name = tracing.current(), "done" if committed else "lost"
     metrics.PART_SECONDS.labels(part.stage).observe(seconds)
     match outcome:
@@ -204,22 +204,22 @@ async def generate_traced(engine: Generator, request: EngineRequest, tokens: int
 
 @dataclass(frozen=True, slots=True)
 class TracedGenerator:
-    """A generator, each of whose requests is a span."""
+    """A generator with a span for each request."""
 
     generator: Generator
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """Capabilities of the wrapped generator."""
         return self.generator.capabilities
 
     async def generate(self, request: EngineRequest) -> Generation:
-        """Return its text."""
+        """Return its generation, in a span."""
         return await generate_traced(self.generator, request)
 
 
 def delivering(delivery: ClaimedDelivery) -> AbstractContextManager[Span]:
-    """Run a try in a span below that of the job. No attribute names the receiver: URLs can hold anything."""
+    """Run a delivery attempt in a span below its job's. No attribute names the receiver: URLs can hold secrets."""
     about: Attributes = {
         "http.request.method": "POST",
         "http.request.resend_count": delivery.attempt - 1 or None,
@@ -232,7 +232,7 @@ def delivering(delivery: ClaimedDelivery) -> AbstractContextManager[Span]:
 
 
 def tried(span: Span, outcome: DeliveryOutcome) -> None:
-    """Record the outcome of a try."""
+    """Record the outcome of a delivery attempt."""
     span.set_attributes({"pecia.delivery.state": outcome.state, "http.response.status_code": outcome.status})
     if outcome.error is not None:
         span.fail(outcome.error)

@@ -1,1 +1,1 @@
-"""How processes run: forked from a template, confined, registered as services."""
+"""Processes: forked from a template, confined, or run as registered services."""

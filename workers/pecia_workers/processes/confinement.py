@@ -1,6 +1,6 @@
-"""What a process gives up before it opens an untrusted file: the network, other processes, and all files but code.
+"""Confinement of processes that open untrusted files: no network, no other processes, no files except code and fonts.
 
-Two parts of the Linux kernel do it, for the process and its threads, and neither can be taken off again. Landlock (5.13
+Two parts of the Linux kernel enforce it for the process and its threads, irrevocably. Landlock (5.13
 and later) leaves code and fonts to be read (`readable_places`); a document comes as an open descriptor. A seccomp
 filter (x86-64 and arm64) refuses system calls, among them all that open a file for writing.
 """
@@ -85,7 +85,7 @@ _REFUSED: dict[str, tuple[int, int | None]] = {
     "mknodat": (259, 33),
 }
 _UNKNOWN = (435, 437)
-"""clone3 and openat2, whose arguments a filter cannot see: libraries fall back on clone and openat."""
+"""clone3 and openat2, whose arguments a filter cannot inspect: libraries fall back on clone and openat."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 # The number of each, which argument, and its bits that are refused.
 _BITS_REFUSED = {
@@ -99,7 +99,7 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # Landlock, on every
 _GET_VERSION, _PATH_BENEATH = 1, 1
 _READ_FILE, _READ_DIRECTORY = 1 << 2, 1 << 3
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-"""How many kinds of access to files a version of Landlock knows; later ones know 16 or more."""
+"""Number of file access rights by version of Landlock; later versions have 16 or more."""
 
 _READABLE = (
     "/etc/ld.so.cache",
@@ -109,7 +109,7 @@ _READABLE = (
 _LIBRARY = re.compile(r" (/.+)/[^/]+\.so(\.[^/]*)?$")  # at the end of a line of /proc/PID/maps
 
 LARGEST_FILE = 64 * 1024**2
-"""Bytes that a confined process may write to one file that is open, if nothing else is said."""
+"""Default limit, in bytes, for writes of a confined process to one open file."""
 _ANSWER_S = 60
 
 
@@ -121,15 +121,15 @@ class Guard(StrEnum):
 
 
 def forbid_core_files() -> None:
-    """Let no crash of this process, or of those it starts, write its memory to disk: there are pages in it."""
+    """Disable core dumps of this process and its children, since their memory holds pages."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def readable_places() -> list[str]:
     """Return the files and directories that a confined process with this one's modules may read.
 
-    They are where Python looks for modules, where the libraries lie that are loaded now, and fonts: no prefix of an
-    installation, for that of a system's own Python is `/usr`.
+    They are Python's module paths, the directories of loaded libraries, and fonts; no installation prefix, since that
+    of a system Python is `/usr`.
     """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     libraries = {library[1] for line in maps if (library := _LIBRARY.search(line))}
@@ -138,9 +138,9 @@ def readable_places() -> list[str]:
 
 
 def confine_files(readable: Iterable[Path] = ()) -> bool:
-    """Let this thread, and those it starts, read the `readable_places` and these, and open nothing else.
+    """Restrict this thread, and those it starts, to reading the `readable_places` and these files.
 
-    Return whether the kernel took it. What is open stays open.
+    Returns whether the kernel enforces it. Open files stay open.
     """
     libc = _libc()
     version = libc.syscall(_CREATE_RULESET, None, 0, _GET_VERSION)
@@ -162,9 +162,9 @@ def confine_files(readable: Iterable[Path] = ()) -> bool:
 
 
 def confine_calls(largest_file: int = LARGEST_FILE) -> bool:
-    """Let this process open no socket, start or touch no other process and write to no file that is not open.
+    """Forbid this process to open sockets, to start or affect other processes, and to open files for writing.
 
-    Return whether the kernel took the filter; the limits hold in any case.
+    Returns whether the kernel accepted the filter; resource limits are set in any case.
     """
     forbid_core_files()
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
@@ -197,7 +197,7 @@ def confine_calls(largest_file: int = LARGEST_FILE) -> bool:
 
 
 def missing_guards() -> tuple[Guard, ...]:
-    """Return the guards that this machine's kernel lacks; tried in a process of its own."""
+    """Return the guards that this machine's kernel lacks, tested in a separate process."""
     process = multiprocessing.get_context("spawn").Process(target=_try, daemon=True)
     process.start()
     process.join(_ANSWER_S)
@@ -212,7 +212,7 @@ def _try() -> None:
 
 
 class _Program(ctypes.Structure):
-    """struct sock_fprog."""
+    """The C struct sock_fprog."""
 
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
@@ -222,7 +222,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _by_bits(number: int, argument: int, bits: int, *, any_set: int, none_set: int) -> Iterator[bytes]:
-    """Yield what decides one system call by the lower half of an argument."""
+    """Yield the filter instructions that decide a system call by the lower half of an argument."""
     yield _instruction(_JUMP_IF_EQUAL, number, 0, 4)
     yield _instruction(_LOAD, _ARGUMENTS_AT + 8 * argument)
     yield _instruction(_JUMP_IF_ANY_BIT, bits, 0, 1)

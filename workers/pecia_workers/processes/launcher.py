@@ -1,10 +1,11 @@
-"""What stands between the supervisor and its processes, so that none outlives it. Run by path, by any Python.
+"""Launcher and janitor of the supervisor's processes, so that none outlives it. Run by path, by any Python.
 
-`python -I -S launcher.py PARENT SIGNAL UID GID COMMAND...` becomes another program that cannot outlive its parent; a
-UID of -1 keeps the account. Code between fork and exec of a process with threads may deadlock, so it is a program.
+`python -I -S launcher.py PARENT SIGNAL UID GID COMMAND...` executes another program that cannot outlive its parent; a
+UID of -1 keeps the account. It is a separate program because code between fork and exec may deadlock in a threaded
+process.
 
-`python -I -S launcher.py` reads groups of processes from its input, `+ID` or `-ID` a line; when the input ends, so do
-they: the children of a killed supervisor's children, whom no signal of the kernel reaches.
+`python -I -S launcher.py` reads ids of process groups from its input, `+ID` or `-ID` a line, and kills the groups when
+the input ends: these are grandchildren of a killed supervisor, which no kernel signal reaches.
 """
 
 import ctypes
@@ -17,15 +18,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(signum: int = signal.SIGKILL, *, parent: int) -> None:
-    """Have the kernel send `signum` to this process when the thread that started it ends, however it ends.
+    """Make the kernel send `signum` to this process when the thread that started it ends.
 
-    Exits if that is the case already, as `parent`, the process of that thread, tells.
+    Exits if that has happened already, that is, if `parent` is not this process's parent.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
-        sys.exit("the process that wanted this program is gone")
+        sys.exit("the process that started this program has ended")
 
 
 def _launch(arguments: list[str]) -> None:

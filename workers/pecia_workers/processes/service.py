@@ -1,4 +1,4 @@
-"""How the fleet's small asynchronous services run as a process: registered, stopped by a signal, gone in time."""
+"""Runs the fleet's small asynchronous services as processes: registered, stopped by a signal, within a time limit."""
 
 import asyncio
 import os
@@ -17,14 +17,14 @@ from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 
 
 class Service(Protocol):
-    """Something that runs until it is stopped."""
+    """A service that runs until stopped."""
 
     async def run(self) -> None:
-        """Run until `stop`; then return as soon as the work in flight is finished."""
+        """Run until `stop`, then finish the work in flight and return."""
         ...
 
     def stop(self) -> None:
-        """Begin nothing new."""
+        """Start no further work."""
         ...
 
 
@@ -35,9 +35,9 @@ async def serve(
     *,
     capabilities: Mapping[str, Any] | None = None,
 ) -> None:
-    """Run the service in this process until SIGTERM or SIGINT, for `drain_timeout` longer at most.
+    """Run the service until SIGTERM or SIGINT, and at most `drain_timeout` longer.
 
-    Its row says what it is capable of.
+    `capabilities` are stored in its row.
     """
     identity = replace(WorkerIdentity.new(role), capabilities=capabilities)
     service, loop = open_service(settings), asyncio.get_running_loop()
@@ -64,7 +64,7 @@ _LOOK_S = 2.0
 
 @contextmanager
 def termination_heard(notice: str) -> Iterator[None]:
-    """While the block runs, look for the file `notice`; once it exists, send this process SIGTERM."""
+    """During the block, check for the file `notice`; once it exists, send SIGTERM to this process."""
     if not notice:
         yield
         return

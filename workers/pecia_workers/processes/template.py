@@ -1,8 +1,8 @@
-"""Processes forked from a process with their imports: in milliseconds, where a fresh Python takes seconds.
+"""Template processes: fork Python processes with their imports in milliseconds, where a fresh Python takes seconds.
 
-That one, the template, is run as `python -P -m pecia_workers.processes.template PARENT DESCRIPTOR MODULE...`. It has
-one thread, opens no connection and reads no settings: a fork of a process with threads may deadlock, and two processes
-must not share a connection. It is trusted, so it is spoken to in pickles over a socket that only its owner holds.
+A template runs as `python -P -m pecia_workers.processes.template PARENT DESCRIPTOR MODULE...`. It has one thread, opens
+no connection and reads no settings: forking a threaded process may deadlock, and processes must not share a connection.
+It is trusted, so requests are pickles over a socket that only its owner holds.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class TemplateDiedError(ChildProcessError):
 
 
 class Template:
-    """Forks processes. They end when it ends, and it ends when the thread that made it does, however that ends."""
+    """Forks processes. They end with the template, and the template with the thread that made it."""
 
     def __init__(
         self, *modules: str, environment: Mapping[str, str] | None = None, timeout: float | None = None
     ) -> None:
-        """Start it, with this environment if it is not ours; returns at once. It imports `modules`.
+        """Start it with this environment, ours by default; returns immediately. It imports `modules`.
 
-        A template that has not forked a process, or waited for one, in `timeout` seconds is killed.
+        A template that takes longer than `timeout` seconds to fork, or wait for, a process is killed.
         """
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -66,14 +66,14 @@ class Template:
             self._socket.close()
 
     def run(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Return `function(*args)`, run in the template itself. Raises `TemplateDiedError`.
+        """Run `function(*args)` in the template itself and return its result. Raises `TemplateDiedError`.
 
-        A template that has not answered in `timeout` seconds is killed.
+        A template that does not answer within `timeout` seconds is killed.
         """
         return self._ask(function, args, (), forks=False, timeout=timeout)
 
     def fork(self, program: Callable[..., object], *args: Any, descriptors: Sequence[int] = ()) -> Forked:
-        """Start a process that runs `program(*descriptors, *args)`, the descriptors being its own copies of ours.
+        """Start a process that runs `program(*descriptors, *args)` with copies of these descriptors.
 
         Raises `TemplateDiedError`.
         """
@@ -112,7 +112,7 @@ class Template:
 
 
 class Forked:
-    """A process of a template, with the names of `subprocess.Popen`. Its id is its own until `wait`."""
+    """A process of a template, with the interface of `subprocess.Popen`. Its id is not reused before `wait`."""
 
     def __init__(self, template: Template, pid: int) -> None:
         self.pid = pid
@@ -121,7 +121,7 @@ class Forked:
         self._template = template
 
     def wait(self) -> int:
-        """Return its exit status, once it has ended; until then its template forks nothing."""
+        """Wait for its end and return its exit status; meanwhile the template forks nothing."""
         if self.returncode is None:
             try:
                 status = self._template.wait(self.pid)
@@ -131,21 +131,21 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it is gone for certain."""
+        """Send it a signal, unless it has certainly ended."""
         if self.returncode is None and self._template.alive:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self.send_signal(signal.SIGKILL)
 
 
 def imported(*_things: object) -> None:
-    """Do nothing: a template imports a stage only to have it loaded."""
+    """Do nothing; calling it in a template imports this module there."""
 
 
 def run_program(output: int, words: Sequence[str], environment: dict[str, str]) -> None:
-    """Be `python WORDS...`, with `-m MODULE` or a script, in a session and an environment of its own."""
+    """Run as `python WORDS...`, with `-m MODULE` or a script, in a session and environment of its own."""
     os.setsid()
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
@@ -167,7 +167,7 @@ def run_program(output: int, words: Sequence[str], environment: dict[str, str]) 
 
 
 def show_as(*words: str) -> None:
-    """Have `ps` show this process as `python WORDS...`, as far as the template's own words leave room.
+    """Make `ps` show this process as `python WORDS...`, as far as the template's argument space allows.
 
     Source: arg_start and arg_end in proc_pid_stat(5).
     """
@@ -180,7 +180,7 @@ def show_as(*words: str) -> None:
 
 
 def _serve(channel: socket.socket) -> Program:
-    """Answer until the owner is gone. Returns in every process that is forked, with what that shall run."""
+    """Serve requests until the owner has ended. Returns only in forked processes, with the function to run there."""
     template = os.getpid()
     with channel, channel.makefile("rwb") as stream:
         while True:

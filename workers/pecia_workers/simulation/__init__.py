@@ -1,1 +1,1 @@
-"""The worker's own policies over models of an engine, in simulated time: what a fleet would do, before there is one."""
+"""Simulation: the worker's own policies over models of an engine, in simulated time."""

@@ -1,4 +1,4 @@
-"""How many engines a load needs: simulated with the speed of the plan."""
+"""Capacity planning: the number of engines for a load, simulated with the planned engine's speed."""
 
 import math
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from pecia_workers.simulation.scenarios import Figures, simulated
 
 _MOST_ENGINES: Final = 100_000
 _SAMPLE: Final = 4_000
-"""Pages that a mix is known by."""
+"""Pages drawn to estimate a mix."""
 _SIMULATED: Final = 1_000
 
 
 def load_of_mix(mix: Mix) -> PageLoad:
-    """Return the tokens of the pages of a mix."""
+    """Return the mean tokens of a mix's pages."""
     requests = drawn(all_at_once(_SAMPLE), mix, 0)
     prompt, output = (fmean(getattr(one, name) for one in requests) for name in ("prompt", "output"))
     return PageLoad(prompt=prompt, output=output, held=prompt + output / 2)
@@ -29,7 +29,7 @@ def load_of_mix(mix: Mix) -> PageLoad:
 def planned_model(plan: EnginePlan) -> tuple[IterationModel, Speed]:
     """Return the planned engine for the simulator.
 
-    Raises `EngineUnavailableError` if it does not start, or nothing is known of its speed.
+    Raises `EngineUnavailableError` if it does not start, or its speed is unknown.
     """
     if not plan.starts:
         raise EngineUnavailableError(f"{plan.model} does not start there: see `pecia engine plan`.")
@@ -55,7 +55,7 @@ class CapacityPlan:
     rate: float
     """Pages a second, of all."""
     latency: float
-    """That was asked for, on average."""
+    """Mean latency that was requested."""
     simulated: Figures
 
     @property
@@ -67,7 +67,7 @@ class CapacityPlan:
 def plan_capacity(
     model: IterationModel, speed: Speed, mix: Mix, *, rate: float, latency: float
 ) -> CapacityPlan | None:
-    """Return the smallest fleet that is fast enough on average; None if no number of engines is."""
+    """Return the smallest fleet whose mean latency is low enough, or None if no number of engines suffices."""
 
     def tried(engines: int) -> CapacityPlan:
         arriving = drawn(poisson(_SIMULATED, rate / engines, 0), mix, 1)

@@ -14,7 +14,7 @@ from pecia_workers.simulation.scenarios import Result
 _SIZE: Final = (8.0, 4.5)
 _DPI: Final = 120
 _STRETCHES: Final = 100
-"""Into which the time of a run is divided: single iterations would be a grey area."""
+"""Stretches into which a run's time is divided: single iterations would fill the plot."""
 
 Point = tuple[float, float]
 
@@ -37,7 +37,7 @@ def write_plots(results: Sequence[Result], folder: Path) -> list[Path]:
 
 
 def write_experiment(cells: Sequence[Mapping[str, float]], folder: Path) -> Path:
-    """Write latency against tokens a second, a line for each size of a batch over its windows; return where."""
+    """Write latency against tokens a second, a line for each batch size over its windows; return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     series: dict[str, list[Point]] = {}
     for cell in cells:

@@ -1,4 +1,4 @@
-"""What arrives at a simulated engine, and when: all at once, at random, in bursts, or as a file says."""
+"""Arrivals at a simulated engine: all at once, at random, in bursts, or from a file."""
 
 import csv
 import json
@@ -30,20 +30,20 @@ class Request:
     workload: DocumentType
     prompt: int
     output: int
-    """Tokens it will write; no policy knows it."""
+    """Tokens it will write, unknown to policies."""
     lane: Lane = Lane.NORMAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """What pages are of, and which lanes they are for, by weight."""
+    """Document types and lanes of pages, by weight."""
 
     types: Mapping[DocumentType, float] = field(default_factory=lambda: {DocumentType.MIXED: 1.0})
     lanes: Mapping[Lane, float] = field(default_factory=lambda: {Lane.NORMAL: 1.0})
 
 
 def drawn(arrivals: Sequence[float], mix: Mix, seed: int) -> list[Request]:
-    """Return an A4 page for each moment, drawn from the mix; the same for the same seed."""
+    """Return an A4 page for each arrival time, drawn from the mix; deterministic for a seed."""
     rng = random.Random(seed)  # noqa: S311  a workload, no secret
     types = rng.choices(list(mix.types), list(mix.types.values()), k=len(arrivals))
     lanes = rng.choices(list(mix.lanes), list(mix.lanes.values()), k=len(arrivals))
@@ -62,22 +62,22 @@ def drawn(arrivals: Sequence[float], mix: Mix, seed: int) -> list[Request]:
 
 
 BURST: Final = 50
-"""Pages that arrive together: a document of that length."""
+"""Pages that arrive together, as one document."""
 
 
 def all_at_once(count: int) -> list[float]:
-    """Return so many moments, all at the start."""
+    """Return `count` arrival times, all at the start."""
     return [0.0] * count
 
 
 def poisson(count: int, rate: float, seed: int) -> list[float]:
-    """Return moments that know nothing of each other, `rate` a second on average."""
+    """Return independent arrival times, `rate` a second on average."""
     rng = random.Random(f"poisson:{seed}")  # noqa: S311  a workload, no secret
     return list(accumulate(rng.expovariate(rate) for _ in range(count)))
 
 
 def bursts(count: int, rate: float, size: int = BURST) -> list[float]:
-    """Return moments at which `size` arrive together, at even distances, `rate` a second on average."""
+    """Return arrival times of groups of `size`, evenly spaced, `rate` a second on average."""
     return [number // size * (size / rate) for number in range(count)]
 
 
@@ -98,9 +98,9 @@ class _Line(BaseModel):
 
 
 def read_trace(path: Path, seed: int) -> list[Request]:
-    """Return the requests of a file: CSV with a header, or JSON lines; only `arrived` (seconds) must be there.
+    """Return the requests of a file: CSV with a header, or JSON lines; only `arrived` (seconds) is required.
 
-    Further columns: document_type, lane, prompt and output (tokens; drawn from the document type if it is not there).
+    Further columns: document_type, lane, prompt and output (tokens; drawn from the document type if absent).
     Raises `TraceError`, and `OSError` if there is no such file.
     """
     lengths = DrawnLengths(seed=seed)

@@ -1,4 +1,4 @@
-"""Policies, engines and requests put together as a fleet, or the product's source, does it; and what a run comes to."""
+"""Scenarios: policies, engines and requests combined as in a fleet or in the source, and figures of a run."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from pecia_workers.simulation.simulator import (
 REQUESTS: Final = 200
 SLOTS: Final = 8
 TOKEN_S: Final = 1 / 300
-"""Seconds a token takes here, so that the source's times are about the lengths that the product expects of each type.
+"""Seconds for each token, chosen so that the source's times match the lengths that the product expects of each type.
 
-The policies never see a time or a drawn length: they reckon with the product's table until they have learned better.
+Policies never see times or drawn lengths: they use the product's table until they have learned lengths.
 """
 _SEED: Final = 42
 _TIMES: Final = {
@@ -39,11 +39,11 @@ _TIMES: Final = {
     "test": (DocumentType.LAB_RESULT, 0.8, 2.0, 0.8),
     "chart": (DocumentType.CHART, 2.0, 6.0, 2.5),
 }
-"""By the source's name: our type, and the seconds of its service: least, mean, deviation."""
+"""By the source's name: our type, and its service time in seconds: least, mean, deviation."""
 
 
 def seed_requests(seed: int = _SEED) -> list[Request]:
-    """Return the source's workload, all of it there at the start; another seed draws another of its kind."""
+    """Return the source's workload, all of it present at the start, drawn by the seed."""
     rng = random.Random(seed)  # noqa: S311  the source's own draw
     requests = []
     for number in range(REQUESTS):
@@ -55,15 +55,15 @@ def seed_requests(seed: int = _SEED) -> list[Request]:
 
 
 SHARE: Final = 0.5
-"""Of a workload's outputs that the expected length covers: the worker's default."""
+"""Share of a workload's outputs that the expected length covers: the worker's default."""
 BATCHED: Final = frozenset({PolicyName.STATIC, PolicyName.DYNAMIC})
 SEED_LIMITS: Final = BatchLimits(least=1, most=16, tokens=16_384, concurrent=1, window_s=0.1)
-"""Of the source's dynamic batches."""
+"""Limits of the source's dynamic batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One policy's run and what it comes to."""
+    """One policy's run and its figures."""
 
     policy: PolicyName
     figures: Figures
@@ -71,7 +71,7 @@ class Result:
 
 
 def simulated_seed(name: PolicyName, *, ahead: int | None = None, number: int = _SEED) -> Result:
-    """Return what a policy makes of the source's comparison, where all of a batch leave with its longest."""
+    """Run a policy in the source's comparison, where all requests of a batch end with its longest."""
     machine = SlotMachine(SLOTS, TOKEN_S, leave_together=name in BATCHED)
     return _result(name, SEED_LIMITS, machine, seed_requests(number), ahead)
 
@@ -84,7 +84,7 @@ def simulated(
     limits: BatchLimits | None = None,
     ahead: int | None = None,
 ) -> Result:
-    """Return what a policy makes of these requests on the simulated engine."""
+    """Run a policy with these requests on the simulated engine."""
     return _result(name, limits or BatchLimits(), IterationMachine(model), requests, ahead)
 
 
@@ -93,7 +93,7 @@ def simulated_batches(
 ) -> Figures:
     """Return the figures of batches in the order of arrival, `concurrent` at a time.
 
-    The first page of a batch waits `window` seconds for others at most.
+    The first page of a batch waits at most `window` seconds for others.
     """
     limits = BatchLimits(least=size, most=size, tokens=math.inf, concurrent=concurrent, window_s=window)
     policy = BatchPolicy(limits, similar=False)
@@ -112,7 +112,7 @@ def _result(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds, over all requests."""
+    """Statistics over all requests, in seconds."""
 
     mean: float
     p50: float
@@ -122,7 +122,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A run in numbers; times in seconds."""
+    """Figures of a run; times in seconds."""
 
     requests: int
     total: float
@@ -138,7 +138,7 @@ class Figures:
     first_token: Times
     """From arrival."""
     utilisation: float
-    """Share of the slots that computed for a request that was not over."""
+    """Share of the slots that computed for an unfinished request."""
     kv_used: float | None
     """Share of the KV cache's blocks in use, on average; None without one."""
     padding: float | None
@@ -152,7 +152,7 @@ class Figures:
 
 
 def figures(run: Run, *, batches: bool) -> Figures:
-    """Return what a run comes to; `batches`: its policy forms some. There must be one request at least."""
+    """Return the figures of a run with at least one request; `batches`: whether its policy forms batches."""
     served = run.served
     total = max(one.ended for one in served) - min(one.request.arrived for one in served)
     lanes: dict[Lane, list[float]] = defaultdict(list)
@@ -186,7 +186,7 @@ def _times(values: Iterable[float]) -> Times:
 
 
 def at_share(ordered: Sequence[float], share: float) -> float:
-    """Return the value that this share of them, sorted, lies below."""
+    """Return the quantile `share` of sorted values."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 

@@ -1,6 +1,6 @@
-"""Discrete events: what arrives waits, is priced and admitted as by a worker, and leaves when its engine is done.
+"""Discrete event simulation: requests arrive, wait, are admitted as by a worker, and end in a model of an engine.
 
-Two models say how long an engine takes: slots that know nothing of each other, and iterations as vLLM runs them.
+Two models of an engine: independent slots, and iterations as vLLM runs them.
 """
 
 import heapq
@@ -21,11 +21,11 @@ from pecia_workers.simulation.requests import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """What an engine did until `now`."""
+    """An engine's work until `now`."""
 
     now: float
     ended: tuple[tuple[Request, float], ...] = ()
-    """What has left it, each with the moment of its first token."""
+    """Ended requests, each with the time of its first token."""
     busy: float = 0.0
     """Share of the slots that computed, over that time."""
 
@@ -39,10 +39,10 @@ class _Working:
 
 
 class SlotMachine:
-    """Slots that each compute one request at a time, at a speed that depends on nothing else."""
+    """Slots that each compute one request at a time, at a constant speed."""
 
     def __init__(self, slots: int, token_s: float, *, leave_together: bool) -> None:
-        """Take `token_s` seconds for each token written; `leave_together`: who starts together leaves together."""
+        """`token_s`: seconds for each token; `leave_together`: requests that start together end together."""
         self._slots = slots
         self._token_s = token_s
         self._leave_together = leave_together
@@ -59,11 +59,11 @@ class SlotMachine:
         return bool(self._working)
 
     def load(self) -> Load:
-        """Return how many work."""
+        """Return the number of busy slots."""
         return Load(running=len(self._working), waiting=0)
 
     def enter(self, requests: Sequence[Request], now: float) -> None:
-        """Take in requests, each for as long as it writes, or all for as long as the longest."""
+        """Start requests, each for its own output, or all for the longest."""
         done = [now + request.output * self._token_s for request in requests]
         longest = max(done, default=now)
         self._working += [
@@ -72,7 +72,7 @@ class SlotMachine:
         ]
 
     def run(self, now: float, until: float) -> Passed:
-        """Work until the next one leaves, or `until`."""
+        """Run until the next request ends, or `until`."""
         to = min([until, *(one.leaves for one in self._working)])
         leaving = [one for one in self._working if one.leaves <= to]
         worked = sum(max(0.0, min(one.done, to) - now) for one in self._working)
@@ -92,7 +92,7 @@ class IterationMachine:
         self._inside: dict[str, Request] = {}
         self._first: dict[str, float] = {}
         self.longest_iteration = 0.0
-        """Seconds: the longest that a page which writes waited for its next token, unless it was preempted."""
+        """Longest wait of a writing page for its next token, in seconds, without preemptions."""
 
     @property
     def budget(self) -> Budget:
@@ -105,7 +105,7 @@ class IterationMachine:
         return bool(self._inside)
 
     def load(self) -> Load:
-        """Return what the scheduler holds."""
+        """Return the scheduler's load."""
         return self._scheduler.load
 
     def enter(self, requests: Sequence[Request], now: float) -> None:  # noqa: ARG002  as the other
@@ -118,7 +118,7 @@ class IterationMachine:
             self._inside[request.id] = request
 
     def run(self, now: float, until: float) -> Passed:
-        """Run an iteration, or as many as change nothing but the lengths, then one; without anything to do, wait."""
+        """Run one iteration, preceded by all that change only lengths; wait if there is nothing to do."""
         if not self._inside:
             return Passed(now=until)
         each = self._scheduler.model.duration(0, len(self._scheduler.running))
@@ -135,16 +135,16 @@ class IterationMachine:
 
 
 Machine = SlotMachine | IterationMachine
-"""An engine, as far as time goes."""
+"""Model of an engine's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """One request, from its arrival to its end; moments in seconds since the start."""
+    """One request, from its arrival to its end; times in seconds since the start."""
 
     request: Request
     price: int
-    """Tokens that it was admitted with."""
+    """Cost in tokens at its admission."""
     oversize: bool
     started: float
     first_token: float
@@ -153,7 +153,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What the engine was used for in one stretch of time."""
+    """Use of the engine in one stretch of time."""
 
     since: float
     until: float
@@ -163,12 +163,12 @@ class Use:
     kv_used: float | None
     """Share of the KV cache; None without one."""
     waiting: int
-    """Requests that have arrived and are not in the engine."""
+    """Requests that have arrived and wait outside of the engine."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """All that happened."""
+    """The record of a run."""
 
     budget: Budget
     served: list[Served] = field(default_factory=list)
@@ -177,12 +177,12 @@ class Run:
 
 
 class Simulator:
-    """One worker and its engine: claims in the order of lanes, admits by a policy, learns lengths from what ends."""
+    """Simulates one worker and its engine: claims by lane, admits by a policy, learns lengths from ended requests."""
 
     def __init__(
         self, policy: Policy, machine: Machine, lengths: LearnedLengths, *, ahead: int | None = None
     ) -> None:
-        """Let at most `ahead` requests wait at the worker, where the policy sees them; None: all that have arrived."""
+        """`ahead`: most requests that wait at the worker, where the policy sees them; None: all that have arrived."""
         self._policy = policy
         self._machine = machine
         self._lengths = lengths
@@ -194,7 +194,7 @@ class Simulator:
         self._run = Run(budget=machine.budget)
 
     def run(self, requests: Iterable[Request]) -> Run:
-        """Return what happens to these requests, which must have ids of their own."""
+        """Run these requests, which must have unique ids, and return the record."""
         arriving = sorted(requests, key=lambda request: request.arrived)
         now, number = 0.0, 0
         while number < len(arriving) or self._inside or self._backlog:
@@ -209,7 +209,7 @@ class Simulator:
         return self._run
 
     def _admit(self, now: float) -> None:
-        """Claim and start until neither makes room for the other."""
+        """Claim and start alternately until neither makes progress."""
         while True:
             while self._backlog and self._policy.waiting < self._ahead:
                 _, _, request = heapq.heappop(self._backlog)
@@ -237,7 +237,7 @@ class Simulator:
         # `now` may be too large to tell a window's last nanosecond from its end
         until = min(until, math.inf if due is None else max(now + due, math.nextafter(now, math.inf)))
         if until == math.inf and not self._machine.is_busy:
-            raise RuntimeError("The policy starts nothing, and nothing is left to wait for.")
+            raise RuntimeError("The policy starts no request although nothing runs or arrives any more.")
         running = len(self._started)
         passed = self._machine.run(now, until)
         if passed.now > now:

@@ -1,8 +1,7 @@
-"""How fast a started engine is, and how many pages at a time are worth their wait on it: measured in minutes.
+"""Measures a started engine in minutes: its speed, and how many concurrent pages are worth their wait.
 
-Pages alone, and runs with some pages at a time, say what its steps take; the arithmetic of `engines.speed` says from
-these where its knee is, and one more run measures it there. The engine is admitted fewer pages than it could run, so
-it is started once.
+Single pages and runs with several concurrent pages give the time of its steps, from which `engines.speed` computes the
+knee; one more run measures the engine there. Fewer pages are admitted than the engine could run, so it is started once.
 """
 
 import asyncio
@@ -28,11 +27,11 @@ from pecia_workers.simulation.scenarios import at_share
 _LANGUAGE: Final = "en"
 _ENOUGH_TOKENS: Final = 8
 _SEVERAL: Final = 1.5
-"""Pages at a time, on average, from which on a run tells more than that of one alone."""
+"""Mean concurrent pages from which a run says more than a single page."""
 _SIZES: Final = (8, 32, 128)
-"""Pages at a time by which the speed is measured."""
+"""Concurrent pages by which the speed is measured."""
 _ROUNDS: Final = 3
-"""Pages of one point, by the pages at a time: the first fill the engine, the last empty it."""
+"""Pages of one point, in multiples of the concurrent ones: the first fill the engine, the last drain it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +55,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """What an engine has read at one go."""
+    """One run of an engine."""
 
     pages: tuple[Seen, ...]
     seconds: float
 
 
 def fitted_speed(alone: MeasuredRun, runs: Sequence[MeasuredRun]) -> Speed | None:
-    """Return what steps took, by pages that ran alone and by others; None if that is not known.
+    """Return the time of steps, fitted to single pages and to concurrent ones; None if unknown.
 
     Alone a page reads its prompt before its first token, then writes one in `base + d`. A run of t seconds with n pages
     at a time that read P and wrote O tokens was O/n steps: t/O = base/n + p P/O + d, a line over 1/n.
@@ -92,7 +91,7 @@ def fitted_speed(alone: MeasuredRun, runs: Sequence[MeasuredRun]) -> Speed | Non
 
 
 async def measured(engine: base.Engine, requests: Sequence[base.EngineRequest], together: int) -> MeasuredRun:
-    """Return what a started engine has read, so many at a time. Raises `EngineError` if not one page was read."""
+    """Run a started engine with that many concurrent pages. Raises `EngineError` if it reads none."""
     clock, places = asyncio.get_running_loop().time, asyncio.Semaphore(together)
     began = clock()
 
@@ -140,31 +139,31 @@ def _pages(document_type: DocumentType) -> list[NDArray[np.uint8]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """An engine with so many pages at a time."""
+    """An engine's figures at a number of concurrent pages."""
 
     sequences: int
     pages_per_s: float = 0.0
-    """While pages waited; 0 where it read nothing."""
+    """Pages a second while others waited; 0 if it read none."""
     p95_s: float = 0.0
-    """Of a page in the engine."""
+    """95th percentile of a page's time in the engine, in seconds."""
     preemptions: int = 0
     failed: str = ""
-    """Why there is no result."""
+    """Reason for a missing result."""
 
 
 Progress = Callable[[Point], None]
-"""Hears of each point as soon as it is known."""
+"""Called with each point as soon as it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """An engine as it was measured."""
+    """Measured figures of an engine."""
 
     best: Point
     points: tuple[Point, ...]
-    """As they were measured."""
+    """The measured points, in order."""
     load: PageLoad
-    """The pages that it read."""
+    """Tokens of the pages that it read."""
     speed: Speed | None
     """None: the engine does not report when it wrote its first token."""
 
@@ -172,11 +171,11 @@ class Tuned:
 async def tune(
     engine: base.Engine, mix: Mix, progress: Progress, *, most: int, page_seconds: float = 0
 ) -> Tuned:
-    """Measure a started engine with up to `most` pages at a time. Raises `EngineError` if it reads nothing."""
+    """Measure a started engine with up to `most` concurrent pages. Raises `EngineError` if it reads none."""
     numbers, points, runs = count(), list[Point](), list[MeasuredRun]()
 
     async def read(together: int, pages: int) -> MeasuredRun:
-        """Return a run of pages that are not like any before."""
+        """Run pages that differ from all earlier ones."""
         requests = [
             _request_of(page, next(numbers)) for page in drawn(all_at_once(pages), mix, next(numbers))
         ]
@@ -226,7 +225,7 @@ def load_of_pages(runs: Sequence[MeasuredRun]) -> PageLoad:
 
 
 def steady_rate(read: Sequence[Seen]) -> float:
-    """Return the pages a second from the first that ended to the last that was admitted: the engine is full then."""
+    """Return the pages a second between the first end and the last admission, while the engine is full."""
     ends = sorted(page.ended for page in read)
     first, last = ends[0], max(page.started for page in read)
     during = sum(first < end <= last for end in ends)
