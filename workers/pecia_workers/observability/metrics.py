@@ -301,7 +301,7 @@ class WorkerHealth:
         hold_limit_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`backlog()`: parts that this worker could claim, None without Redis; `hold_limit_s`: limit of a part in flight."""
+        """`backlog()`: parts that this worker could claim, None without Redis; `hold_limit_s`: limit of a part."""
         self._holder = holder
         self._backlog = backlog
         self._database_answers = database_answers
