@@ -178,7 +178,7 @@ def test_a_picture_beyond_the_context_is_shrunk_by_the_servers_own_count() -> No
 
 def test_words_beyond_the_context_are_refused_before_they_are_sent() -> None:
     endless = asked(instruction="read " * 600, images=(np.zeros((700, 700, 3), dtype=np.uint8),))
-    refused = pytest.raises(EngineRefusedError, match="beside the words")
+    refused = pytest.raises(EngineRefusedError, match="beside the text")
     with serving(Behaviour(models=SMALL, tokenizes=True)) as server, refused:
         answer(server, endless)
     assert not server.pages

@@ -42,8 +42,8 @@ def refusal(server: ChatServerDouble, **settings: Any) -> Exception:
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
-        (Behaviour(streams=False), "The server answers at once, as JSON, and does not stream."),
-        (Behaviour(refuses=frozenset({"stream"})), "The server refuses the request as it is (HTTP 400)."),
+        (Behaviour(streams=False), "The server answers with JSON instead of a stream."),
+        (Behaviour(refuses=frozenset({"stream"})), "The server refuses the request (HTTP 400)."),
     ],
 )
 def test_a_server_that_does_not_stream_is_refused_with_the_reason(behaviour: Behaviour, reason: str) -> None:

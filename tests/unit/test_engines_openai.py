@@ -63,7 +63,7 @@ def test_the_only_model_goes_by_any_of_its_names_one_of_several_and_adapters_by_
         assert chosen(ONE, wanted).id == "qwen"
     assert chosen(TWO, "gemma").id == "gemma"
     for wanted in ("", str(tmp_path), "llama"):
-        with pytest.raises(EngineUnavailableError, match=r"PECIA_MODEL is one of .*: qwen, gemma"):
+        with pytest.raises(EngineUnavailableError, match=r"PECIA_MODEL to one of .*: qwen, gemma"):
             chosen(TWO, wanted)
     check_adapters(ONE, {"loud"})
     with pytest.raises(EngineUnavailableError, match="no adapter quiet"):

@@ -61,7 +61,7 @@ def test_a_cache_holds_twice_the_tokens_in_8_bits_and_half_of_them_in_32() -> No
     ("settings", "bound", "pages"),
     [
         ({"kv_cache_bytes": 4 * GIB, "max_num_seqs": 64}, "KV cache", 21),
-        ({"max_num_seqs": 16}, "max_num_seqs, as it was set", 16),
+        ({"max_num_seqs": 16}, "max_num_seqs, as set", 16),
         ({}, "these read 95 % of the most", 49),
         ({"page_seconds": 60}, "PECIA_PAGE_SECONDS=60", 23),
     ],

@@ -218,7 +218,7 @@ async def test_a_clip_loses_frames_and_keeps_its_first_and_last() -> None:
 @pytest.mark.parametrize("context", [WORDS + 16, WORDS + 17], ids=["words alone", "a pixel or two"])
 async def test_a_page_that_nothing_could_be_seen_of_is_refused_and_the_next_goes_on(context: int) -> None:
     desk = Desk()
-    with pytest.raises(EngineRefusedError, match="beside the words"):
+    with pytest.raises(EngineRefusedError, match="beside the text"):
         await desk.prepared(page(), RequestLimits(context=context, item=10_000))
     assert prompt_of(await desk.prepared(page("next"))).take()
     assert desk.preparation.ready_bytes == 0

@@ -1,1 +1,1 @@
-"""What turns pixels into text: one protocol, several engines."""
+"""Engines: turn pixels into text behind one interface."""

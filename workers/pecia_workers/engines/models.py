@@ -1,4 +1,4 @@
-"""What is to know before a model is loaded: the GPUs, what their memory goes to, and the model's files on this machine.
+"""Facts about GPUs and models before loading: memory, KV cache, and the model's files on this machine.
 
 The KV cache holds two tensors, keys and values, in each layer with attention: for every token `kv_heads` vectors of
 `head_dim` numbers. Source: vLLM `v1/kv_cache_interface.py::AttentionSpec.unpadded_page_size_bytes`, there for one layer
@@ -24,33 +24,33 @@ from pecia_schemas.tasks import DocumentType, page_cost
 from pecia_workers.protocol.base import WHOLE, Layers
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-"""What CUDA and vLLM look at, and so do we."""
+"""The variable by which CUDA and vLLM choose GPUs."""
 _ASK = ("nvidia-smi", "--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits")
 _TIMEOUT_S = 20.0  # without its persistence daemon a driver wakes every card first
 _MIB = 2**20
 
 BLOCK = 16
-"""Tokens in one block of vLLM's cache on a GPU: the smallest piece that a sequence takes."""
+"""Tokens in one block of vLLM's cache on a GPU, its unit of allocation."""
 _A4_INCHES: Final = (8.27, 11.69)
 _WIDE: Final = frozenset({"float32", "float"})
 _GPU_SHARE: Final = 0.92  # vLLM's own, where no setting says: `config/cache.py`
 
 _STATE: Final = "mamba"
 _FLAT: Final = ("disable_hybrid_kv_cache_manager", "disable_sliding_window")
-"""Options of vLLM by which all layers keep all."""
+"""Options of vLLM that make all layers keep all tokens."""
 _WINDOWED: Final = ("sliding_window", "sliding_window_mla")
-"""Kinds of groups of layers that keep less than all of a request: vLLM's `KVCacheSpecKind`."""
+"""Kinds of layer groups that do not keep all of a request, by vLLM's `KVCacheSpecKind`."""
 _NEARLY_EQUAL: Final = 1.5
 
 _TEXT = ("text_config", "llm_config")
-"""Where configurations of vision-language models keep the language model's."""
+"""Keys under which configurations of vision-language models have the language model's."""
 _WINDOW_TYPE: Final = "sliding_attention"
 _STATE_TYPES: Final = frozenset({"linear_attention", "mamba", "conv"})
 _WHOLE_TYPES: Final = frozenset({"full_attention", "attention"})
-"""Of the `layer_types` of a configuration, by the names of transformers."""
+"""Values of `layer_types` for layers that keep all, by transformers' names."""
 _THREADS: Final = 8
 _BLOBS: Final = "blobs"
-"""Where the Hub's cache keeps files, each under a hash of its content."""
+"""Directory of files in the Hub's cache, each named by a hash of its content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +58,14 @@ class Gpu:
     """One GPU, or a slice of one."""
 
     handle: str
-    """What `CUDA_VISIBLE_DEVICES` calls it."""
+    """Its name in `CUDA_VISIBLE_DEVICES`."""
     name: str
     memory_bytes: int
     """0: unknown."""
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process, in its order; none without a driver."""
+    """Return this process's GPUs, in the order of `CUDA_VISIBLE_DEVICES`; none without a driver."""
     try:
         listed = subprocess.run(_ASK, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S).stdout
     except (OSError, subprocess.SubprocessError):
@@ -90,7 +90,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def shares(gpus: Sequence[Gpu], together: int) -> list[str]:
-    """Return `CUDA_VISIBLE_DEVICES` for each worker, `together` GPUs in each; the rest stays unused."""
+    """Return `CUDA_VISIBLE_DEVICES` for each worker, with `together` GPUs each; a remainder is not used."""
     handles = [gpu.handle for gpu in gpus]
     last = len(handles) - together + 1
     return [",".join(handles[first : first + together]) for first in range(0, last, together)]
@@ -107,7 +107,7 @@ def _tensor_parallel(settings: WorkerSettings) -> int:
 
 
 class Model(BaseModel):
-    """A checkpoint, as far as memory is concerned."""
+    """Properties of a checkpoint that determine its memory."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -120,32 +120,32 @@ class Model(BaseModel):
     context: int
     """Most tokens of one request."""
     weights_gb: float
-    """In 10^9 bytes; 0: the weights are not here."""
+    """In 10^9 bytes; 0: the weights are not on this machine."""
     license: str = ""
     weight_bits: int = 0
-    """Of a weight in a quantised layer; 0: as `quantization` has it."""
+    """Bits of a weight in a quantised layer; 0: by `quantization`."""
     parameters_b: float = 0
     """10^9 weights that compute one token; 0: unknown."""
     windowed: int = 0
-    """Layers that keep the last `window` tokens of a request alone."""
+    """Layers that keep only the last `window` tokens of a request."""
     window: int = 0
     unclear: str = ""
-    """What its configuration leaves open of what its layers keep, and how it is counted; empty: nothing."""
+    """What the configuration leaves open about its layers' cache, and how that is counted; empty if nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvShape:
-    """What of a model's shape its KV cache depends on."""
+    """Properties of a model that determine its KV cache."""
 
     layers: int
     """Those with attention."""
     kv_heads: int
     head_dim: int
     dtype_bytes: int = 2
-    """Of one number: 2 in 16 bits, 1 in fp8."""
+    """Bytes of one number: 2 in 16 bits, 1 in fp8."""
     windowed: int = 0
     window: int = 0
-    """How many of the layers keep the last so many tokens of a request alone."""
+    """`windowed` layers keep only the last `window` tokens of a request."""
 
     @property
     def bytes_per_token(self) -> int:
@@ -154,7 +154,7 @@ class KvShape:
 
 
 def kv_shape(settings: WorkerSettings, model: Model) -> KvShape:
-    """Return the shape over all GPUs: each holds at least one head, whose copy it is if there are too few."""
+    """Return the shape over all GPUs: each holds at least one head, a copy if there are too few."""
     wide = settings.engine_options.get("dtype") in _WIDE
     is_flat = any(settings.engine_options.get(name) for name in _FLAT)
     return KvShape(
@@ -173,11 +173,11 @@ def kv_tokens(shape: KvShape, memory_bytes: int) -> int:
 
 
 def layers_of(groups: Sequence[Mapping[str, Any]], block: int, share: float, in_flight: int) -> Layers:
-    """Return what the groups of layers that share vLLM's cache keep of a request.
+    """Return how much of a request the groups of layers in vLLM's cache keep.
 
-    `block` is the size of its blocks in tokens, and `share` what one of these tokens is of the budget. A group may put
-    more tokens into a block than another. A window holds a block more than its tokens fill, for it may begin within
-    one; the state of a Mamba layer is a block, or two where prefixes are cached. Source:
+    `block`: size of blocks in tokens; `share`: budget of one of these tokens. Groups may store different numbers of
+    tokens in a block. A window needs one block more than its tokens fill, since it may start inside a block; the state
+    of a Mamba layer is one block, or two with prefix caching. Source:
     `SlidingWindowSpec.max_admission_blocks_per_request` and `MambaSpec` in vLLM's `v1/kv_cache_interface.py`.
     """
     if len(groups) <= 1 and not any(group["sliding_window"] for group in groups):
@@ -195,9 +195,9 @@ def layers_of(groups: Sequence[Mapping[str, Any]], block: int, share: float, in_
 
 
 def layers_planned(shape: KvShape, in_flight: int = 0) -> Layers:
-    """Return what the layers will keep of a request, in tokens that all of them keep.
+    """Return how much of a request the layers will keep, in tokens kept by all layers.
 
-    vLLM forms groups of as many layers of one kind; the last may be padded. Source:
+    vLLM forms groups of equal numbers of layers of one kind; the last may be padded. Source:
     `_get_kv_cache_groups_uniform_page_size` in its `v1/core/kv_cache_utils.py`.
     """
     full = shape.layers - shape.windowed
@@ -211,23 +211,23 @@ def layers_planned(shape: KvShape, in_flight: int = 0) -> Layers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """What the memory of the GPUs that share one model goes to, in bytes."""
+    """Memory of the GPUs that share one model, by use, in bytes."""
 
     of_gpu: int
-    """Of each; 0 on the CPU."""
+    """Memory of each GPU; 0 on the CPU."""
     gpus: int
     usable: int
-    """Of all of them, by `gpu_memory_utilization`."""
+    """Usable memory of all of them, by `gpu_memory_utilization`."""
     weights: int
     """0: unknown."""
     reserve: int
-    """An estimate."""
+    """An estimated reserve."""
     kv_cache: int
-    """What is left, or the setting `kv_cache_bytes`."""
+    """The remaining memory, or the setting `kv_cache_bytes`."""
 
 
 def memory_plan(settings: WorkerSettings, model: Model, memory_bytes: int, reserve_bytes: int) -> MemoryPlan:
-    """Return what the memory goes to on GPUs of so much each, of which each keeps a reserve."""
+    """Return the memory plan for GPUs of this size, each with a reserve."""
     gpus = _tensor_parallel(settings)
     usable = int(memory_bytes * (settings.gpu_memory_utilization or _GPU_SHARE)) * gpus
     weights, reserve = round(model.weights_gb * 1e9), reserve_bytes * gpus
@@ -242,7 +242,7 @@ def memory_plan(settings: WorkerSettings, model: Model, memory_bytes: int, reser
 
 
 def page_tokens(settings: WorkerSettings) -> int:
-    """Return the tokens of an A4 page of mixed documents: picture, prompt and the text that is expected."""
+    """Return the tokens of an A4 page of mixed documents: picture, prompt and expected text."""
     width, height = (round(inches * settings.render_dpi) for inches in _A4_INCHES)
     return page_cost(width, height, DocumentType.MIXED)
 
@@ -262,7 +262,7 @@ def local_checkpoint(model: str, revision: str | None = None) -> Path | None:
 
 
 def local_model(name: str) -> Model | None:
-    """Return what a checkpoint's files on this machine say; None without any, or of a kind that is not understood."""
+    """Return a model's properties from its files on this machine; None without files, or for an unknown kind."""
     directory = local_checkpoint(name)
     if directory is None:
         return None
@@ -303,13 +303,13 @@ def local_model(name: str) -> Model | None:
 
 _PROCESSORS: Final = ("preprocessor_config.json", "processor_config.json")
 _LONGEST_SIDE: Final = 2**15
-"""Pixels: `longest_edge` is a side up to here; Qwen's processors call so the pixels of a picture."""
+"""Largest `longest_edge`, in pixels, that means a side; Qwen's processors use that name for a picture's pixels."""
 
 
 def picture_limits(name: str, options: Mapping[str, Any]) -> dict[str, int]:
-    """Return `most_pixels` or `longest_side` of a picture by the model's own processor; nothing where it is not known.
+    """Return `most_pixels` or `longest_side` of pictures by the model's own processor; empty if unknown.
 
-    `options`: vLLM's, of which `mm_processor_kwargs` win over the checkpoint's files.
+    `options`: vLLM's, whose `mm_processor_kwargs` override the checkpoint's files.
     """
     directory, limits = local_checkpoint(name) if name else None, dict[str, int]()
     files = [_processor(directory / file) for file in _PROCESSORS] if directory else []
@@ -332,10 +332,10 @@ def _processor(file: Path) -> dict[str, Any]:
 
 
 def revision_of(settings: WorkerSettings) -> str | None:
-    """Return what changes with the model of the settings or with one of its adapters.
+    """Return an identifier of the configured model and its adapters.
 
-    Reads all their files, about two gigabytes a second for each core; of those in the Hub's cache the names alone.
-    None if one of them is not on this machine as files.
+    Reads all their files, about two gigabytes a second for each core, but only the names of those in the Hub's cache.
+    None if one of them is not on this machine.
     """
     places = [local_checkpoint(settings.model, settings.engine_options.get("revision"))]
     places += [local_checkpoint(name) for _, name in sorted(settings.adapters.items())]
@@ -347,7 +347,7 @@ def revision_of(settings: WorkerSettings) -> str | None:
 
 
 def vllm_revision(settings: WorkerSettings) -> str | None:
-    """Return that of vLLM and the model, by its files unless a setting names it; None where no results are cached."""
+    """Return the revision of vLLM and the model, by a setting or the model's files; None if no results are cached."""
     if not settings.cache:
         return None
     from vllm import __version__  # noqa: PLC0415  only where it runs; its distribution has several names
@@ -357,7 +357,7 @@ def vllm_revision(settings: WorkerSettings) -> str | None:
 
 
 def fingerprint(directories: Iterable[Path]) -> str:
-    """Return a hash over names and contents of all files; the same for a copy elsewhere. Raises `OSError`."""
+    """Return a hash over names and contents of all files, independent of the directory. Raises `OSError`."""
     digest = hashlib.sha256()
     with ThreadPoolExecutor(_THREADS) as threads:
         for directory in directories:

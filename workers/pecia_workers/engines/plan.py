@@ -1,4 +1,4 @@
-"""The plan of an engine on a GPU: its model and format, the pages at a time, and what they take. Nothing is loaded."""
+"""The plan of an engine on a GPU: model, format, concurrent pages and their cost. Nothing is loaded."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,75 +21,75 @@ from pecia_workers.protocol.base import EngineUnavailableError
 
 WORKER_PAGE_S: Final = 0.022
 WORKER_TOKEN_S: Final = 29e-6
-"""CPU of the worker's process for a page, and for a token that was written, with its log-probability.
+"""CPU seconds of the worker's process for a page, and for an output token with its log-probability.
 
-Both are measured by `benchmarks/worker_loop.py`; of a page, 15 ms are its way through a fleet with a simulated engine.
+Both are measured by `benchmarks/worker_loop.py`; 15 ms of a page are its path through a fleet with a simulated engine.
 """
 _BATCHES: Final = ("batch_tokens", "batch_min", "batch_max", "batch_concurrent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatPlan:
-    """A model's weights in one format on a GPU, by the same arithmetic as the plan."""
+    """A model's weights in one format on a GPU, computed like the plan."""
 
     format: str
     weights: int
     """Bytes."""
     pace: Pace | None
-    """With as many pages at a time as are worth it; None: they leave no memory for a page."""
+    """Pace at the knee; None: the weights leave no memory for a page."""
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlan:
-    """A model on a GPU, and the pages that there is room for."""
+    """A model on a GPU, and the concurrent pages that fit."""
 
     profile: str
     model: str
     quantization: str
     license: str
     why: str
-    """Of this model and quantisation."""
+    """Reason for this model and quantisation."""
     card: str
-    """Whose reader card it has."""
+    """Name of its reader card."""
     warning: str
-    """What its licence shuts out."""
+    """Uses that its licence excludes."""
     needs: str
-    """What its operator has to see to."""
+    """What its operator has to provide."""
     readers: tuple[str, ...]
-    """Models made for documents that would fit as well, all under permissive licences."""
+    """Other models for documents that fit, under permissive licences."""
     sizes: dict[str, Any]
-    """What profile and settings say, by the fleet's names."""
+    """Sizes by profile and settings, under the fleet's names."""
     engine_options: dict[str, Any]
-    """The same, by vLLM's names."""
+    """Further options under vLLM's names."""
     memory: models.MemoryPlan
     kv: models.KvShape
     kv_bytes_per_token: int
     kv_tokens: int
-    """That all layers keep: the budget of admission, where none of them has a window."""
+    """KV tokens kept by all layers: the budget of admission, unless layers have windows."""
     context: int
     """Most tokens of one request."""
     context_kept: int
-    """What the KV cache keeps of it, as a number of tokens that all layers keep."""
+    """Use of the KV cache by such a request, in tokens kept by all layers."""
     page_tokens: int
-    """Of an A4 page of mixed documents: picture, prompt and expected text."""
+    """Tokens of an A4 page of mixed documents: picture, prompt and expected text."""
     page_kept: int
-    """What the KV cache keeps of it at its end."""
+    """Use of the KV cache by a page at its end."""
     unclear: str
-    """What is not known of what the layers keep, and how it is counted."""
+    """What is unknown about the layers' cache, and how it is counted."""
     pages_in_cache: int
-    """For which the KV cache has room."""
+    """Pages that fit into the KV cache."""
     pages_at_a_time: int
     bound_by: str
-    """What keeps more pages from being read at a time."""
+    """The limit on concurrent pages."""
     speed: Speed | None
-    """None: nothing is known of this GPU."""
+    """Speed of the engine; None: unknown GPU."""
     speed_by: str
-    """How it is known."""
+    """Source of the speed."""
     load: PageLoad
-    """The page that all this is for."""
+    """Tokens of the planned page."""
     paces: tuple[Pace, ...]
-    """More and more pages at a time, up to those that the KV cache holds."""
+    """Pace for rising numbers of concurrent pages, up to those that the KV cache holds."""
     formats: tuple[FormatPlan, ...]
     """The same model in each format, the fastest first."""
 
@@ -100,17 +100,17 @@ class EnginePlan:
 
     @property
     def worker_pages_per_s(self) -> float:
-        """Pages a second that the worker's own process can serve, whatever the GPU."""
+        """Pages a second that the worker's own process can serve, on any GPU."""
         return 1 / (WORKER_PAGE_S + self.load.output * WORKER_TOKEN_S)
 
     @property
     def kv_share(self) -> float:
-        """The share of the KV cache that so many pages of the default size take."""
+        """Share of the KV cache in use by the planned number of pages."""
         return self.pages_at_a_time * self.page_kept / self.kv_tokens if self.kv_tokens else 0.0
 
     @property
     def kv_blocks(self) -> int:
-        """The blocks that would hold as many pages of a model whose layers all keep everything."""
+        """Blocks that would hold as many pages of a model without windows."""
         return self.kv_tokens * self.page_tokens // self.page_kept // models.BLOCK
 
 
@@ -119,7 +119,7 @@ def plan_engine(
 ) -> EnginePlan:
     """Return the plan for a GPU of so much memory (0: the CPU), or for as many as `tensor_parallel_size` says.
 
-    Raises `EngineUnavailableError` if there is no model to plan with, or nothing is known of it.
+    Raises `EngineUnavailableError` if no model is given or recommended, or it is unknown.
     """
     if settings.model:
         why = "the model that you named"
@@ -178,13 +178,13 @@ def plan_engine(
 
 def _bound_by(settings: WorkerSettings, profile: Profile, sized: Sized, pages: int) -> str:
     if pages == sized.tokens // sized.kept:
-        return "the KV cache: one page more does not fit"
+        return "the KV cache: no further page fits"
     if "max_num_seqs" in settings.model_fields_set:
-        return "max_num_seqs, as it was set"
+        return "max_num_seqs, as set"
     if sized.speed and settings.page_seconds and pages < knee(sized.speed, sized.load, sized.most):
         return f"PECIA_PAGE_SECONDS={settings.page_seconds:g}"
     if "max_num_seqs" in profile.settings:
-        return "the profile, as it was measured"
+        return "the profile's measured value"
     if sized.speed is None:
         return f"caution: nothing is known of this GPU's speed, so {SEQUENCES} at most"
     return f"their use: these read {100 * KNEE:.0f} % of the most pages a second, and each is read sooner"
@@ -210,7 +210,7 @@ def _formats(
     plans = []
     for title, quantization, why in (
         ("BF16", "none", "16 bits, as trained"),
-        ("FP8", "fp8", f"8 bits, {in_fp8 or 'computed in 16, for this GPU has no FP8 arithmetic'}"),
+        ("FP8", "fp8", f"8 bits, {in_fp8 or 'computed in 16, as this GPU has no FP8 arithmetic'}"),
         ("AWQ, GPTQ", "awq", "4 bits, computed in 16: less to read in each step, more room for pages"),
     ):
         stored = stored_as(model, quantization)

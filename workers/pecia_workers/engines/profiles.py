@@ -1,4 +1,4 @@
-"""What vLLM shall run on this machine's GPU, from `profiles.toml`, and the plan of that: nothing is loaded."""
+"""Profiles of GPUs in `profiles.toml`, and the settings that follow for vLLM. Nothing is loaded."""
 
 import json
 import re
@@ -32,30 +32,30 @@ SIZES: Final = (
     "caption_tokens",
 )
 OF_A_PROFILE: Final = frozenset({"model", *SIZES}) - {"speculative_config"}
-"""Settings that a profile's file may have."""
+"""Settings that a profile may contain."""
 CPU: Final = "cpu"
 GIB: Final = 2**30
 
 _MOST_SEQUENCES: Final = 1024
-"""What vLLM runs at most by its own choice, on its largest GPUs."""
+"""vLLM's default maximum of sequences on its largest GPUs."""
 SEQUENCES: Final = 256
-"""Its choice on others: for a model of which it is not known what a request takes."""
+"""Its default on others; used for models whose requests are of unknown size."""
 _LARGE_GIB: Final = 70
 _STEP, _LARGE_STEP = 8_192, 16_384
 """Its tokens in one step, below `_LARGE_GIB` and from there on. Source: `EngineArgs.get_batch_defaults`, for offline
-use; set here, for its asynchronous class falls back to 2,048 and 128 sequences."""
+use; set here, since its asynchronous class uses 2,048 and 128 sequences."""
 _SMALL_STEPS: Final = "A100"
-"""Whose throughput large steps reduce, whatever its memory (vllm-project/vllm#17885)."""
+"""GPUs whose throughput large steps reduce, whatever their memory (vllm-project/vllm#17885)."""
 
 
 class Recommended(Data):
-    """The models for one size of GPU and one wish."""
+    """Recommended models for one size of GPU and one purpose."""
 
     reads: str
-    """For pages, and for captions too where one worker does both."""
+    """Model for pages, and for captions if one worker does both."""
     reads_because: str
     captions: str
-    """For a worker that does nothing else."""
+    """Model for a worker that only captions."""
     captions_because: str
 
 
@@ -74,31 +74,31 @@ class Profile(Rates):
 
     title: str
     gpu: str = ""
-    """A word of the GPU's name; empty: any."""
+    """A word in the GPU's name; empty: any GPU."""
     memory_gib: float
     reserve_gib: float
-    """What is needed beside weights and KV cache; an estimate."""
+    """Estimated memory beside weights and KV cache."""
     settings: dict[str, Any]
-    """By the fleet's names. `model` is a model that it was made with, `max_num_seqs` and `max_num_batched_tokens` were
-    measured: without them they follow from the model and the memory."""
+    """Settings under the fleet's names. `model`: the model of the measurements; `max_num_seqs` and
+    `max_num_batched_tokens` are measured, and otherwise computed from model and memory."""
     engine_options: dict[str, Any] = Field(default_factory=dict)
-    """By vLLM's names: what has no setting of the fleet's."""
+    """Options under vLLM's names, without a setting of the fleet."""
     speed: Speed | None = None
-    """As it was measured, with the model in `settings`."""
+    """Measured speed, with the model in `settings`."""
 
     @property
     def memory_bytes(self) -> int:
-        """Of the GPU that gave the profile its name; 0 without one."""
+        """Memory of the profile's GPU; 0 without one."""
         return int(self.memory_gib * GIB)
 
     @property
     def reserve_bytes(self) -> int:
-        """Of each GPU."""
+        """Reserve of each GPU."""
         return int(self.reserve_gib * GIB)
 
 
 class ProfileFile(Data):
-    """All of `profiles.toml`."""
+    """Contents of `profiles.toml`."""
 
     models: dict[str, models.Model]
     choices: tuple[Choice, ...]
@@ -113,10 +113,10 @@ def profile_file() -> ProfileFile:
 
 
 def with_profile(settings: WorkerSettings, *, captions: bool = False) -> WorkerSettings:
-    """Return the settings with the profile's values where nothing was given; a zero that was given stays.
+    """Return the settings with the profile's values where none was given; a given zero is kept.
 
-    `captions`: the worker does nothing else. Settings for another engine than vLLM, and those with the profile `none`,
-    stay as they are. Takes up to seconds to ask the driver. Raises `EngineUnavailableError` for an unknown profile.
+    `captions`: for a worker that only captions. Settings for another engine than vLLM, or with the profile `none`, are
+    returned unchanged. The driver may take seconds to answer. Raises `EngineUnavailableError` for an unknown profile.
     """
     if settings.engine != "vllm" or settings.profile == NO_PROFILE:
         return settings
@@ -160,7 +160,7 @@ def merged(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """A model on a GPU: what its memory holds, and how fast it is."""
+    """A model on a GPU: its capacity and speed."""
 
     model: models.Model
     memory: models.MemoryPlan
@@ -180,12 +180,12 @@ class Sized:
 
     @property
     def most(self) -> int:
-        """Pages that may run at a time, by the KV cache and by vLLM."""
+        """Most concurrent pages, by the KV cache and by vLLM."""
         return min(_MOST_SEQUENCES, self.tokens // self.kept)
 
 
 def sized_for(settings: WorkerSettings, profile: Profile, model: models.Model, memory_bytes: int) -> Sized:
-    """Return this for settings that are merged with the profile."""
+    """Return the sizes for settings merged with the profile."""
     if settings.quantization == "fp8" and model.quantization == "none":  # at load
         model = stored_as(model, "fp8") or model
     memory = models.memory_plan(settings, model, memory_bytes, profile.reserve_bytes)
@@ -216,7 +216,7 @@ def sized_for(settings: WorkerSettings, profile: Profile, model: models.Model, m
 
 
 def profile_named(name: str) -> Profile:
-    """Return the profile; a name that ends with .toml is the path of its file.
+    """Return the profile of this name, or from a path ending in .toml.
 
     Raises `EngineUnavailableError` with the known names, or the file's error.
     """
@@ -246,7 +246,7 @@ def _read(path: Path) -> Profile:
 
 
 def profile_toml(profile: Profile) -> str:
-    """Return the file of a profile, as `PECIA_PROFILE` takes it by its path."""
+    """Return the contents of a profile file for `PECIA_PROFILE`."""
     own = profile.model_dump(exclude={"settings", "engine_options", "speed"})
     tables = [
         "".join(_lines(own)),
@@ -266,7 +266,7 @@ def _lines(values: Mapping[str, Any], end: str = "\n") -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    """Return a value on one line. What JSON writes is TOML too, but for tables."""
+    """Return a value on one line. JSON is valid TOML, except for tables."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(_lines(value, end="")) + "}"
     if isinstance(value, list | tuple):
@@ -293,7 +293,7 @@ def memory_of(profile: Profile, gpus: Sequence[models.Gpu]) -> int:
 
 
 def recommended(memory_bytes: int, capability: float = 0, *, quality: bool) -> Recommended:
-    """Return the models for a GPU of so much memory and this compute capability."""
+    """Return the recommended models for a GPU of this memory and compute capability."""
     choice = next(
         choice
         for choice in profile_file().choices
@@ -303,5 +303,5 @@ def recommended(memory_bytes: int, capability: float = 0, *, quality: bool) -> R
 
 
 def known_model(name: str) -> models.Model | None:
-    """Return a model's properties: from its files if they are here, else from the table of recommended models."""
+    """Return a model's properties, from its files on this machine or the table of recommended models."""
     return (models.local_model(name) or profile_file().models.get(name)) if name else None

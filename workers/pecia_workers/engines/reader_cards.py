@@ -1,4 +1,4 @@
-"""What is known of each family of models, in `cards/`, and of each way to write, in `presets.toml`."""
+"""Reader cards of model families, in `cards/`, and presets for sampling, in `presets.toml`."""
 
 import difflib
 import re
@@ -21,10 +21,10 @@ _ANY_OTHER: Final = "markdown"
 
 
 class AnswerFormat(StrEnum):
-    """The form in which a model writes a page."""
+    """Format in which a model writes a page."""
 
     MARKDOWN = "markdown"
-    """With HTML in it, as most write."""
+    """With HTML in it, as most models write."""
     FRONT_MATTER = "front_matter"
     """YAML about the page, then Markdown."""
     TAGGED = "tagged"
@@ -44,7 +44,7 @@ class AnswerFormat(StrEnum):
 
 
 class Data(BaseModel):
-    """What a file of the package holds: a name in it that is not known is refused."""
+    """Contents of a packaged file; unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,20 +53,20 @@ _File = TypeVar("_File", bound=Data)
 
 
 def packaged(name: str, model: type[_File]) -> _File:
-    """Return what a TOML file of this package holds."""
+    """Return the contents of a TOML file of this package."""
     text = (files("pecia_workers.engines") / name).read_text(encoding="utf-8")
     return model.model_validate(tomllib.loads(text))
 
 
 def did_you_mean(name: str, there: Iterable[str]) -> str:
-    """Return a hint for a name that is not among those that are there."""
+    """Return a hint with the closest known name."""
     names = list(there)
     near = difflib.get_close_matches(name, names, n=1)
     return f"Did you mean {near[0]}?" if near else f"There are: {', '.join(names)}."
 
 
 class PlainSampling(Data):
-    """How a model picks its words, as cards and presets say it; the defaults are greedy decoding."""
+    """Sampling parameters of cards and presets; the defaults are greedy decoding."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -75,7 +75,7 @@ class PlainSampling(Data):
 
 
 class CardSampling(PlainSampling):
-    """How the family's makers let it pick its words."""
+    """Sampling parameters recommended by the family's makers."""
 
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     stop: tuple[str, ...] = ()
@@ -88,40 +88,40 @@ class Card(Data):
 
     title: str
     names: tuple[str, ...]
-    """Parts of its models' names; case, dots and dashes do not count."""
+    """Parts of its models' names, ignoring case, dots and dashes."""
     license: str
     warning: str = ""
-    """What its licence shuts out, or that this is unknown; then it is not recommended. Empty: nothing."""
+    """Uses that its licence excludes, or that these are unknown; such models are not recommended. Empty: none."""
     sources: tuple[str, ...] = ()
-    """Where this is from."""
+    """Sources of the card."""
     checkpoint: str = ""
     """One of its models, by its name on the Hugging Face Hub."""
     weights_gb: float = 0
-    """10^9 bytes of that one, by the number of its weights; 0: unknown."""
+    """Its size in 10^9 bytes, by its number of weights; 0: unknown."""
     answer: AnswerFormat
     prompt: str | None = None
     """Its prompt for a page; None: the fleet's own, by type of document and language."""
     other_prompts: dict[str, str] = {}
-    """What else it knows, to be given as a task's `instructions`."""
+    """Further prompts that it knows, for a task's `instructions`."""
     system: str | None = None
     """System message; None: what the chat template says by itself."""
     fields: bool = False
-    """Whether it fills the fields of a task."""
+    """Whether it fills `fields`."""
     instructions: bool = True
-    """Whether it reads a task's own instructions."""
+    """Whether it follows a task's `instructions`."""
     sampling: CardSampling = CardSampling()
     most_pixels: int = 4096 * 4096
     longest_side: int = 4096 * 4096
-    """Beyond these a page is scaled down: it reads no better, or the model sees no more."""
+    """Longest side of a page, in pixels; larger pages are reduced, without loss of accuracy."""
     engine_options: dict[str, Any] = {}
     """Arguments that vLLM needs for it, by vLLM's names."""
     needs: str = ""
-    """What an operator has to see to."""
+    """What an operator has to provide."""
     limits: str = ""
-    """What it cannot do."""
+    """Its limitations."""
 
     def words(self) -> Sampling:
-        """Return how it picks its words."""
+        """Return its sampling parameters."""
         return Sampling(**dict(self.sampling))
 
 
@@ -134,9 +134,9 @@ def cards() -> dict[str, Card]:
 
 @cache
 def card_of(model: str, named: str = "") -> Card:
-    """Return the card that is named, else that of the model's family; of an unknown model the one for Markdown.
+    """Return the card of this name, else of the model's family, else the one for Markdown.
 
-    A model is a name on the Hub, that of a server, or a directory; of several families in it the last one counts.
+    A model is a name on the Hub or of a server, or a directory; of several families in its name the last one counts.
     Raises `EngineUnavailableError` if there is no card of this name.
     """
     if named and named not in cards():
@@ -152,7 +152,7 @@ def card_of(model: str, named: str = "") -> Card:
 
 
 def language_model(name: str, settings: WorkerSettings, model: str) -> Capabilities:
-    """Return what an engine of this name can do with a model, by its card and the settings."""
+    """Return the capabilities of an engine with a model, by its card and the settings."""
     card = card_of(model, settings.card)
     capabilities = Capabilities(
         name=name,
@@ -167,7 +167,7 @@ def language_model(name: str, settings: WorkerSettings, model: str) -> Capabilit
 
 
 def readers_for(memory_bytes: int) -> tuple[str, ...]:
-    """Return the models under permissive licences that are made for documents and leave a GPU half of its memory."""
+    """Return models for documents under permissive licences that use at most half of a GPU's memory."""
     return tuple(
         card.checkpoint
         for card in cards().values()
@@ -183,25 +183,25 @@ class PresetValues(PlainSampling):
     """One preset."""
 
     caption_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Most new tokens of a caption; None: as its style says."""
+    """Most output tokens of a caption; None: by its style."""
 
 
 class CaptionRules(Data):
-    """How captions are written."""
+    """Rules for captions."""
 
     preset: Preset
-    """Of a task that names none."""
+    """Default preset of captions."""
     tokens: dict[CaptionStyle, int]
     languages: dict[str, dict[str, tuple[float, float]]]
-    """Lowest and highest value that a preset may have in one language."""
+    """Bounds of a preset's values for one language."""
 
 
 class Presets(Data):
-    """All of `presets.toml`."""
+    """Contents of `presets.toml`."""
 
     presets: dict[Preset, PresetValues]
     documents: dict[str, float]
-    """What every preset gives way to on a page."""
+    """Sampling of pages, which overrides presets."""
     captions: CaptionRules
 
 
@@ -214,10 +214,10 @@ def presets() -> Presets:
 def sampling_for(
     task: ReadPages[Any] | CaptionVideo, *, caption_tokens: int = 0, card: Card | None = None
 ) -> tuple[Sampling, int | None]:
-    """Return how to write for the task, and the most tokens of one page or caption; None: as the fleet is set.
+    """Return the sampling parameters of a task, and the most tokens of one page or caption; None: the fleet's setting.
 
-    `caption_tokens` is the fleet's bound on captions, 0 without one. The task's own options win over that, over its
-    preset, over what its language asks for and over the reader card that reads its pages.
+    `caption_tokens`: the fleet's bound on captions, 0 without one. A task's own options override that, its preset, the
+    rules of its language and the reader card.
     """
     values: dict[str, Any] = {}
     sampling, most, rules = Sampling(), None, presets().captions

@@ -1,4 +1,4 @@
-"""Which engine a worker runs, by the name in its settings, and what it needs on this machine."""
+"""Creates the engine named by the settings, and checks what it needs on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pecia_workers.engines.cpu.ocr_engine import PageReader
 
 _BEHIND: Final = 10
-"""Niceness of what must hold up no decoder and no engine."""
+"""Niceness of processes that must not delay decoders and engines."""
 _KOREAN: Final = (
     "On the CPU Korean takes the extra pecia[korean] and Tesseract's data for it: apt install tesseract-ocr-kor"
     " tesseract-ocr-eng, or the directory of kor.traineddata and eng.traineddata in PECIA_TESSDATA or TESSDATA_PREFIX."
@@ -43,7 +43,7 @@ def create_engine(settings: WorkerSettings) -> Engine:
 
 
 def create_witness(settings: WorkerSettings, processes: int) -> Engine:
-    """Return the CPU engine, not started, in processes that yield to all others. Raises `EngineUnavailableError`."""
+    """Return the CPU engine, not started, with low priority of its processes. Raises `EngineUnavailableError`."""
     first = _witness_reader(settings)
     return _cpu(settings.model_copy(update={"engine_processes": processes}), first, nice=_BEHIND)
 
@@ -89,7 +89,7 @@ def _witness_reader(settings: WorkerSettings) -> PageReader:
 
 
 def tesseract_reader(tessdata: str) -> PageReader:
-    """Return the reader of Korean, its models not loaded, by the setting. Raises `EngineUnavailableError`."""
+    """Return the reader of Korean, not loaded. Raises `EngineUnavailableError`."""
     directory = find_tessdata(tessdata)
     if directory is None or importlib.util.find_spec("tesserocr") is None:
         extra = f"The extra: {install_command('korean')}"
@@ -112,7 +112,7 @@ def tesseract_reader(tessdata: str) -> PageReader:
 
 
 def find_tessdata(setting: str = "") -> Path | None:
-    """Return the directory that has the data for Korean and English; if one is set, no other is looked at."""
+    """Return the directory with the data for Korean and English: the configured one, if set."""
     prefix = setting or os.environ.get("TESSDATA_PREFIX")
     places = [Path(prefix)] if prefix else []
     if not setting:
@@ -132,7 +132,7 @@ def _check_installed(engine: str, *modules: str, extra: str) -> None:
 
 
 def _vllm(settings: WorkerSettings) -> Engine:
-    """Return what runs vLLM, here or on Ray's cluster."""
+    """Return the engine that runs vLLM, here or on Ray's cluster."""
     if settings.engine == "ray":
         _check_installed("ray", "ray", "pandas", "vllm", extra="ray,vllm")
     elif importlib.util.find_spec("vllm") is None:

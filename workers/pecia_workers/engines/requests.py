@@ -1,4 +1,4 @@
-"""Requests on their way into a language model's engine: rendered in turn, made smaller until they fit, never a loop."""
+"""Preparation of requests for a language model: rendering in turn, reducing pictures that do not fit, loops."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from pecia_workers.engines.vllm.rendering import Rendered
 
 _DOUBTFUL: Final = 0.25
-"""A prompt whose estimated cost is more than this share of the context is counted before it is sent."""
+"""Share of the context from which an estimated prompt is counted exactly before it is sent."""
 _TRIES: Final = 8
-"""How often a request is made smaller before it is refused."""
+"""Reductions of a request before it is refused."""
 _LEAST_FRAMES: Final = 2
 _LEAST_SIDE: Final = 56
-"""Nothing is shrunk below this, in pixels."""
+"""Least side of a reduced picture, in pixels."""
 _LEAST_ANSWER: Final = 16
 _UNCHANGED: Final = 0.5
-"""At most this share of pictures is kept that got no cheaper: they are larger than what the model makes of them."""
+"""Most of its size that a picture keeps if its reduction saved no tokens: the model reduces it anyway."""
 _MARGIN: Final = 0.98
-"""A little less than the area says: sides are rounded to a model's patches."""
-_NOTHING_FITS: Final = "Nothing that could be seen fits into the context beside the words."
+"""Margin on areas, since sides are rounded to a model's patches."""
+_NOTHING_FITS: Final = "No legible picture fits into the context beside the text."
 
 LOOPS: Final = {"min_pattern_size": 8, "max_pattern_size": 48, "min_count": 12}
-"""So many equal patterns of so many tokens at the end of the text; the names are vLLM's.
+"""Number and length, in tokens, of equal patterns at the end of a text that make it a loop; the names are vLLM's.
 
 A shorter pattern repeats within the shortest; an empty table of a dozen rows is not yet a loop.
 """
@@ -48,7 +48,7 @@ _VERDICTS: Final = {"stop": Verdict.OK, "length": Verdict.TRUNCATED, "repetition
 
 
 def is_loop(pieces: Sequence[object]) -> bool:
-    """Return whether a text that came in these pieces, of a token each, ends in a loop."""
+    """Return whether a text, in pieces of one token each, ends in a loop."""
     for size in range(LOOPS["min_pattern_size"], LOOPS["max_pattern_size"] + 1):
         length = size * LOOPS["min_count"]
         if len(pieces) < length or pieces[-1] != pieces[-1 - size]:
@@ -59,7 +59,7 @@ def is_loop(pieces: Sequence[object]) -> bool:
 
 
 def verdict_of(finish_reason: str, text: str, *, otherwise: str) -> Verdict:
-    """Return the verdict for a reason by vLLM's and OpenAI's names. Raises `EngineError` for any other."""
+    """Return the verdict for a finish reason of vLLM or OpenAI. Raises `EngineError` for any other."""
     if finish_reason not in _VERDICTS:
         raise EngineError(otherwise)
     return _VERDICTS[finish_reason] if text.strip() else Verdict.UNREADABLE
@@ -74,7 +74,7 @@ def check_adapter(request: EngineRequest, settings: WorkerSettings) -> None:
 
 
 def probe(*images: NDArray[np.uint8]) -> EngineRequest:
-    """Return a small request, to be answered with a word, about pictures of our own."""
+    """Return a small request about pictures of our own, with an answer of one word."""
     return EngineRequest(
         id="probe", images=images, workload="mixed", instruction="Read this.", max_output_tokens=1
     )
@@ -82,17 +82,17 @@ def probe(*images: NDArray[np.uint8]) -> EngineRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """What one request may take, in tokens."""
+    """Limits of one request, in tokens."""
 
     context: int
-    """Of prompt and answer."""
+    """Limit of prompt and answer."""
     item: int
-    """Of one picture or clip: what the engine's encoder holds."""
+    """Limit of one picture or clip in the engine's encoder."""
 
     def share(self, request: EngineRequest, words: int, pictures: int, largest: int = 0) -> float:
-        """Return what share of its pictures' tokens fits beside its words and the expected answer; from 1 on, all do.
+        """Return the share of its pictures' tokens that fits beside its text and expected answer; from 1 on, all fit.
 
-        `largest`: tokens of the largest of them. Raises `EngineRefusedError` if not even the words fit.
+        `largest`: tokens of the largest picture. Raises `EngineRefusedError` if not even the text fits.
         """
         answer = min(request.output_tokens, max(_LEAST_ANSWER, self.context // 4))
         most = self.context - words - answer
@@ -111,9 +111,9 @@ Measure = Callable[[EngineRequest], Awaitable[Sizes | None]]
 
 
 async def fitted(request: EngineRequest, limits: RequestLimits, measure: Measure) -> EngineRequest:
-    """Return the request, its pictures shrunk until they fit by this measure; as it is if the measure is unknown.
+    """Return the request, its pictures reduced until they fit by this measure; unchanged if the measure is unknown.
 
-    Raises `EngineRefusedError` if nothing that could still be seen would fit, or the words alone are too many.
+    Raises `EngineRefusedError` if no legible picture would fit, or the text alone is too long.
     """
     former: int | None = None
     for _ in range(_TRIES):
@@ -127,14 +127,14 @@ async def fitted(request: EngineRequest, limits: RequestLimits, measure: Measure
         share, former = min(share, _UNCHANGED if pictures == former else 1), pictures
         request = await asyncio.to_thread(shrunk, request, share)
     raise EngineRefusedError(
-        f"The pictures do not get small enough for a context of {limits.context} tokens."
+        f"The pictures cannot be reduced enough for a context of {limits.context} tokens."
     )
 
 
 async def fitted_by_count(
     request: EngineRequest, limits: RequestLimits, count: Callable[[EngineRequest], Awaitable[int | None]]
 ) -> EngineRequest:
-    """Return the request as `fitted` does, by a count of complete prompts, if it may be too much."""
+    """Return the request like `fitted`, counting complete prompts if the estimate is close to the limit."""
     if request.prompt_tokens <= limits.context * _DOUBTFUL:
         return request
     words = await count(replace(request, images=(), clip=None))
@@ -147,9 +147,9 @@ async def fitted_by_count(
 
 
 def shrunk(request: EngineRequest, share: float) -> EngineRequest:
-    """Return the request with this share of its frames, or of its pictures' area. Takes up to a second.
+    """Return the request with this share of its frames, or of its pictures' area. May take a second.
 
-    A clip keeps its first and its last frame. Raises `EngineRefusedError` if there would be nothing to see.
+    A clip keeps its first and last frame. Raises `EngineRefusedError` if the result would not be legible.
     """
     clip = request.clip
     if clip and len(request.images) > _LEAST_FRAMES:
@@ -170,10 +170,10 @@ def resized(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8
 
 
 class Turns:
-    """Lets some blocks run at a time, by rank, those of one rank as they came. For one loop."""
+    """Limits concurrent blocks; lower ranks first, and first come first served within a rank. For one loop."""
 
     def __init__(self, places: int = 1, opens: Callable[[int], bool] = lambda _rank: True) -> None:
-        """Let `places` run at a time, each once `opens` lets its rank begin; if not, then it lets no higher one."""
+        """`places`: concurrent blocks. `opens(rank)`: whether a rank may start; if not, no higher rank may either."""
         self._free = places
         self._opens = opens
         self._arrivals = count()
@@ -181,7 +181,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, rank: int) -> AsyncIterator[None]:
-        """Run the block when its turn has come; the lowest rank comes first. The wait is not the part's work."""
+        """Run the block when its turn comes, lowest rank first. The wait does not count as the part's work."""
         turn = asyncio.get_running_loop().create_future()
         heappush(self._queue, (rank, next(self._arrivals), turn))
         self.look()
@@ -196,7 +196,7 @@ class Turns:
             self.look()
 
     def look(self) -> None:
-        """Let those begin whose turn has come; to be called when `opens` would say otherwise than before."""
+        """Start blocks whose turn has come; to be called when the result of `opens` may have changed."""
         while self._free and self._queue:
             rank, _, turn = self._queue[0]
             if not turn.done():
@@ -213,7 +213,7 @@ _ADMITTED: Final = 1_000
 
 
 class Prepared(AbstractContextManager["Prepared"]):
-    """A request's prompt, until the engine has taken it or the block is left."""
+    """A request's prompt, held until the engine takes it or the block is left."""
 
     def __init__(self, rendered: Rendered, free: Callable[[], None]) -> None:
         self.tokens = rendered.tokens
@@ -222,7 +222,7 @@ class Prepared(AbstractContextManager["Prepared"]):
         self._free = free
 
     def take(self) -> Rendered | None:
-        """Return the prompt, once; then None."""
+        """Return the prompt once, then None."""
         rendered, self._rendered = self._rendered, None
         if rendered is not None:
             self._free()
@@ -233,7 +233,7 @@ class Prepared(AbstractContextManager["Prepared"]):
 
 
 class Preparation:
-    """Renders requests, so many at a time, and lets no more wait than its budget of bytes has room for."""
+    """Renders requests, a limited number at the same time, with a bounded size of waiting prompts."""
 
     def __init__(self, render: Render, places: int, most_bytes: int) -> None:
         self._render = render
@@ -246,15 +246,15 @@ class Preparation:
 
     @property
     def ready_bytes(self) -> int:
-        """What the prompts take that no engine has taken yet."""
+        """Bytes of prompts that no engine has taken yet."""
         return self._ready.total()
 
     async def prepare(
         self, request: EngineRequest, limits: RequestLimits, *, admitted: bool = False
     ) -> EngineRequest:
-        """Return the request with its prompt, its pictures shrunk until they fit. Raises `EngineError`.
+        """Return the request with its prompt, its pictures reduced until they fit. Raises `EngineError`.
 
-        One that is `admitted` comes before all that are not, and waits for no bytes: they may wait for its room.
+        An `admitted` request precedes all others and does not wait for bytes, since others may wait for its slot.
         """
         rank = request.priority - (_ADMITTED if admitted else 0)
         made: list[Rendered] = []

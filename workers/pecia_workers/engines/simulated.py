@@ -1,11 +1,11 @@
-"""Engines that read nothing: one takes the time of a language model, one answers at once.
+"""Engines without a model: one simulates the time of a language model, one answers immediately.
 
 `IterationScheduler` is continuous batching without a clock: what an engine's scheduler decides, and how long it takes.
 Each iteration gives every running sequence one token of decode, or a chunk of its prefill, within
 `max_num_batched_tokens`; waiting sequences are admitted first come first served while slots and KV blocks last. When
-blocks run out, the newest sequence gives up all of its own, waits at the head of the queue and is computed again, or
-with `swap` is kept in the host's memory and brought back. With `chunk_tokens` and `prefill_share` a long prompt takes
-only a part of each iteration, so that those which write wait less for it.
+blocks run out, the newest sequence frees its blocks, returns to the head of the queue and is computed again, or with
+`swap` is kept in the host's memory and restored. With `chunk_tokens` and `prefill_share` a long prompt uses only part
+of each iteration, so that writing sequences wait less.
 """
 
 import asyncio
@@ -34,34 +34,34 @@ class IterationModel:
     max_num_batched_tokens: int = 16_384
     kv_blocks: int = 8_192
     memory_tokens: int | None = None
-    """Tokens of running sequences for which there is memory; None: for all that the cache holds."""
+    """Tokens of running sequences that fit into memory; None: as many as the cache holds."""
     chunk_tokens: int | None = None
-    """Most tokens of prompts in an iteration; None: as many as it has left."""
+    """Most prompt tokens in an iteration; None: no limit beside the iteration's own."""
     prefill_share: float = 1.0
-    """Most that prompts take of an iteration's tokens."""
+    """Largest share of prompts in an iteration's tokens."""
     preemption: Literal["recompute", "swap"] = "recompute"
     swap_block_s: float = 0.000_04
     """Seconds to move one block to the host's memory or back: 1 MiB at 25 GB/s, half of what PCIe 5 can do."""
     base_s: float = 0.008
-    """Seconds each iteration takes whatever it does."""
+    """Constant seconds of each iteration."""
     prefill_token_s: float = 0.000_02
     decode_sequence_s: float = 0.000_1
 
     @property
     def budget(self) -> base.Budget:
-        """Sequences, and the KV cache in tokens."""
+        """Budget: sequences, and the KV cache in tokens."""
         tokens = self.kv_blocks * BLOCK_TOKENS
         step = self.prefill_budget(0)
         return base.Budget(slots=self.max_num_seqs, tokens=tokens, block=BLOCK_TOKENS, step_tokens=step)
 
     def prefill_budget(self, decoding: int) -> int:
-        """Return how many tokens of prompts an iteration takes beside so many sequences that write, at least 1."""
+        """Return the prompt tokens of an iteration beside that many writing sequences, at least 1."""
         share = int(self.prefill_share * self.max_num_batched_tokens)
         left = self.max_num_batched_tokens - decoding
         return max(1, min(share, left, self.chunk_tokens or left))
 
     def duration(self, prefilled: int, decoded: int, swapped: int = 0) -> float:
-        """Return the seconds of an iteration that moved so many blocks."""
+        """Return the seconds of an iteration that swapped `blocks`."""
         computing = prefilled * self.prefill_token_s + decoded * self.decode_sequence_s
         return self.base_s + computing + swapped * self.swap_block_s
 
@@ -75,22 +75,22 @@ class Sequence:
     output: int
     """Tokens it will write, at least 1."""
     rank: int = 0
-    """Of its lane: smaller is read sooner."""
+    """Rank of its lane: smaller is sooner."""
     computed: int = field(default=0, init=False)
     """Tokens whose keys and values are in the cache."""
     generated: int = field(default=0, init=False)
     blocks: int = field(default=0, init=False)
     swapped: int = field(default=0, init=False)
-    """Blocks that lie in the host's memory."""
+    """Blocks in the host's memory."""
 
     @property
     def remaining(self) -> int:
-        """Tokens still to be computed of those known so far."""
+        """Known tokens that are still to be computed."""
         return self.prompt + self.generated - self.computed
 
     @property
     def is_decoding(self) -> bool:
-        """Whether nothing but its last token is left to compute."""
+        """Whether only its last token is left to compute."""
         return self.generated > 0 and self.remaining == 1
 
     @property
@@ -100,12 +100,12 @@ class Sequence:
 
 
 class OutOfMemoryError(Exception):
-    """An iteration is larger than the memory: nothing that runs survives it."""
+    """An iteration exceeds the memory, which ends all running sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
-    """What one iteration did."""
+    """Record of one iteration."""
 
     duration: float
     """Seconds."""
@@ -120,7 +120,7 @@ class Iteration:
 
 
 class IterationScheduler:
-    """Decides iteration by iteration what an engine computes."""
+    """Schedules an engine's computation, iteration by iteration."""
 
     def __init__(self, model: IterationModel) -> None:
         self.model = model
@@ -132,7 +132,7 @@ class IterationScheduler:
 
     @property
     def load(self) -> base.Load:
-        """What it holds; tokens written by sequences that wait again are among the written ones."""
+        """Its load; written tokens include those of preempted sequences."""
         return base.Load(
             running=len(self.running),
             waiting=len(self.waiting),
@@ -142,7 +142,7 @@ class IterationScheduler:
         )
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. Raises `ValueError` if it is empty or could never be held."""
+        """Queue a sequence. Raises `ValueError` if it is empty or larger than the cache."""
         if min(sequence.prompt, sequence.output) < 1:
             raise ValueError("A sequence reads and writes at least one token.")
         if _blocks(sequence.prompt + sequence.output) > self.model.kv_blocks:
@@ -151,7 +151,7 @@ class IterationScheduler:
         self.waiting.insert(len(self.waiting) - behind, sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence and free its blocks; an unknown sequence is ignored."""
+        """Remove a sequence and free its blocks; an unknown sequence is ignored."""
         if sequence in self.running:
             self.running.remove(sequence)
             self._release(sequence)
@@ -159,7 +159,7 @@ class IterationScheduler:
             self.waiting.remove(sequence)
 
     def step(self) -> Iteration:
-        """Run one iteration. Raises `OutOfMemoryError`; then remove what runs."""
+        """Run one iteration. After an `OutOfMemoryError` the caller removes the running sequences."""
         self._moved = 0
         plan, preempted = self._continue_running()
         self._preemptions += preempted
@@ -187,10 +187,9 @@ class IterationScheduler:
         )
 
     def coast(self, most: int) -> int:
-        """Run up to `most` iterations in which every sequence writes and none begins, ends or gives way.
+        """Run up to `most` iterations in which every sequence writes and none starts, ends or is preempted.
 
-        Return how many they were, perhaps 0; all take the same time. A simulator that steps through them one by one
-        comes to the same, much later.
+        Returns their number, perhaps 0; all take the same time. Equivalent to single steps, but much faster.
         """
         model, running = self.model, self.running
         writing = all(sequence.is_decoding for sequence in running)
@@ -273,10 +272,10 @@ _SPREADS: Final[dict[str, tuple[float, float, int]]] = {
     DocumentType.CHART: (2000, 800, 5000),
     DocumentType.MIXED: (600, 700, 5000),
 }
-"""Tokens of a page's answer in the medical workload: mean, deviation, most. The rest spreads around its expectation."""
+"""Output tokens of a page in the medical workload: mean, deviation, maximum. Other types vary around their mean."""
 
 OutputLengths = Callable[[str, str], int]
-"""Returns how many tokens the answer to a request of a workload has, at least 1; the same for the same request."""
+"""Returns the output tokens of a request of a workload, at least 1; deterministic for a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +295,7 @@ class DrawnLengths:
 
 
 class Clock:
-    """The loop's own time, in which a simulation passes its own; one late wake-up is made good by the next."""
+    """The loop's time for a simulation; late wake-ups are compensated by the next."""
 
     def __init__(self) -> None:
         self._due = 0.0
@@ -379,7 +378,7 @@ class SimulatedEngine(base.Engine):
         )
 
     def load(self) -> base.Load:
-        """Return what the scheduler holds; what it was not given yet waits too."""
+        """Return the scheduler's load; requests that it has not received yet count as waiting."""
         held = self._scheduler.load
         return replace(held, waiting=len(self._in_flight) - held.running)
 
@@ -411,7 +410,7 @@ class SimulatedEngine(base.Engine):
 
 
 class InstantEngine(SimulatedEngine):
-    """Answers at once with no text, for measuring the cost of everything around an engine."""
+    """Answers immediately without text, to measure the cost of everything around an engine."""
 
     _ANSWER: Final = base.Generation(text="", verdict=Verdict.OK, usage=TokenUsage())
 
@@ -424,7 +423,7 @@ class InstantEngine(SimulatedEngine):
         """Nothing is loaded."""
 
     async def generate(self, request: base.EngineRequest) -> base.Generation:  # noqa: ARG002  nothing is read
-        """Return at once."""
+        """Return immediately."""
         return self._ANSWER
 
     def load(self) -> base.Load:

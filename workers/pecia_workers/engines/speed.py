@@ -1,13 +1,13 @@
-"""How fast an engine reads on a card, and how many pages at a time are worth their wait.
+"""Speed of an engine on a GPU, and the number of concurrent pages that is worth their wait.
 
 A step of the engine takes `base + p x tokens of prompts + d x pages that write`. A page of P tokens that writes O takes
 O steps, in which the n pages beside it are read and written too: `W(n) = n (P p + O d) + O base` seconds, and an engine
-n / W(n) pages a second. That rises ever less with n, while W(n) goes on rising: from the knee on, more pages at a time
-only let each of them wait.
+n / W(n) pages a second. That
+rises ever less with n, while W(n) keeps rising: beyond the knee, more concurrent pages only wait longer.
 
-Writing reads all weights once a step, and each page's keys and values; reading a prompt is arithmetic, two operations
-for each weight and token. Cards reach a share of their data sheets; the shares were measured on an H200, and stand for
-cards on which nothing was measured. `pecia engine tune` measures the three speeds themselves.
+Writing reads all weights once a step, and each page's keys and values; reading a prompt takes two operations for each
+weight and token. GPUs reach a share of their data sheets; the shares were measured on an H200, and are assumed for
+others. `pecia engine tune` measures the three speeds themselves.
 """
 
 import math
@@ -20,32 +20,32 @@ from pecia_workers.engines.models import Model
 from pecia_workers.engines.reader_cards import Data
 
 KNEE: Final = 0.95
-"""Share of the most pages a second that is enough."""
+"""Share of the highest rate that defines the knee."""
 FP8_FROM: Final = 8.9
-"""Compute capability from which FP8 is computed, twice as fast as 16 bits; below it such weights are only stored so."""
+"""Compute capability from which FP8 is computed, twice as fast as 16 bits; below it, weights are only stored in FP8."""
 _WIDE: Final = 2.0
 """Bytes of a weight in 16 bits."""
 _STEP_S: Final = 0.002
-"""What scheduling and launching take of a step."""
+"""Seconds of scheduling and launching in a step."""
 _BYTES: Final = {"none": _WIDE, "fp8": 1.0, "awq": 4.156 / 8, "gptq": 4.156 / 8}
-"""Of a weight, with the scales of its group of 128."""
+"""Bytes of a weight, with the scales of its group of 128."""
 _QUANTISED: Final = 0.79
 """Share of a model's weights that a format quantises, as of Qwen2.5-VL-7B: vision tower and embeddings keep 16 bits."""
 
 
 class Speed(Data):
-    """What an engine's steps take, in seconds."""
+    """Time of an engine's steps, in seconds."""
 
     base_s: float = Field(gt=0)
-    """Each of them, whatever it does."""
+    """Constant time of a step."""
     prefill_token_s: float = Field(ge=0)
-    """More for each token of a prompt."""
+    """Additional time for each prompt token."""
     decode_sequence_s: float = Field(ge=0)
-    """More for each sequence that writes."""
+    """Additional time for each writing sequence."""
 
 
 class Rates(Data):
-    """What a kind of GPU moves and computes."""
+    """Memory and compute rates of a kind of GPU."""
 
     memory_gbs: float = 0
     """10^9 bytes a second, by its data sheet; 0: unknown."""
@@ -55,7 +55,7 @@ class Rates(Data):
     """Compute capability; 0: unknown."""
     of_memory: float = 0.70
     of_arithmetic: float = 0.41
-    """Shares of them that an engine reaches: the H200's, unless they were measured on this kind."""
+    """Shares of these rates that an engine reaches: the H200's, unless measured on this kind."""
     measured: str = ""
     """The run that measured the shares on this kind; empty: none."""
 
@@ -68,12 +68,12 @@ class PageLoad:
     output: float
     """Mean."""
     held: float
-    """That its sequence holds on average while it writes."""
+    """Mean tokens that its sequence holds while it writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """An engine with so many pages at a time."""
+    """An engine's pace at a number of concurrent pages."""
 
     pages: int
     pages_per_s: float
@@ -82,7 +82,7 @@ class Pace:
 
 
 def weights_of(model: Model) -> tuple[float, float]:
-    """Return 10^9 weights that compute a token: all, and those in layers that a format quantises."""
+    """Return the weights that compute a token, in 10^9: all, and those in layers that a format quantises."""
     size = bytes_of(model)
     saved = _WIDE - size
     total = model.parameters_b or model.weights_gb / (_WIDE - _QUANTISED * saved)
@@ -91,12 +91,12 @@ def weights_of(model: Model) -> tuple[float, float]:
 
 
 def bytes_of(model: Model) -> float:
-    """Return the bytes of a quantised weight; of 4 bits where the format is not known."""
+    """Return the bytes of a quantised weight; 4 bits for an unknown format."""
     return model.weight_bits / 8 or _BYTES.get(model.quantization, _BYTES["awq"])
 
 
 def stored_as(model: Model, quantization: str) -> Model | None:
-    """Return the model with its layers in another format; None for a mixture of experts: too little is known of it."""
+    """Return the model with its layers in another format, or None for a mixture of experts, which is not modelled."""
     total, quantised = weights_of(model)
     if model.weights_gb > _WIDE * total:
         return None
@@ -108,7 +108,7 @@ def stored_as(model: Model, quantization: str) -> Model | None:
 def estimated_speed(
     rates: Rates, model: Model, *, weights: int, kv_bytes_per_token: int, load: PageLoad, gpus: int
 ) -> Speed | None:
-    """Return what steps take on so many of these GPUs; None if nothing is known of them or of the weights."""
+    """Return the speed on that many of these GPUs, or None if these or the weights are unknown."""
     if not (rates.memory_gbs and rates.tflops and weights):
         return None
     bandwidth = rates.memory_gbs * 1e9 * rates.of_memory * gpus
@@ -124,7 +124,7 @@ def estimated_speed(
 
 
 def pace(speed: Speed, load: PageLoad, pages: int) -> Pace:
-    """Return what an engine of this speed does with so many pages at a time."""
+    """Return the pace of an engine of this speed with that many concurrent pages."""
     seconds = pages * _each(speed, load) + load.output * speed.base_s
     return Pace(pages=pages, pages_per_s=pages / seconds, page_s=seconds)
 
@@ -136,7 +136,7 @@ def curve(speed: Speed, load: PageLoad, most: int, chosen: int) -> tuple[Pace, .
 
 
 def knee(speed: Speed, load: PageLoad, most: int, page_seconds: float = 0) -> int:
-    """Return the fewest pages at a time that reach 95 % of the pages a second of `most` at a time.
+    """Return the fewest concurrent pages that reach 95 % of the rate of `most` pages.
 
     Fewer, if a page would take longer than `page_seconds` (0: no bound) with them; at least 1.
     """
@@ -148,10 +148,10 @@ def knee(speed: Speed, load: PageLoad, most: int, page_seconds: float = 0) -> in
 
 
 def within(speed: Speed, load: PageLoad, seconds: float, most: int) -> int:
-    """Return with how many pages at a time, of `most`, each takes so many seconds; 0: alone it takes longer."""
+    """Return the number of concurrent pages, up to `most`, with which each takes at most that long; 0: none."""
     return max(0, min(most, int((seconds - load.output * speed.base_s) / _each(speed, load))))
 
 
 def _each(speed: Speed, load: PageLoad) -> float:
-    """Return the seconds of the engine that a page takes by itself, beside the steps that all share."""
+    """Return the engine's seconds for a page, without the constant time that all share."""
     return load.prompt * speed.prefill_token_s + load.output * speed.decode_sequence_s

@@ -1,8 +1,8 @@
-"""Decode the output of a CTC recogniser: the characters of a line, each with its runner-up.
+"""Decoding of a CTC recogniser's output: the characters of a line, each with its runner-up.
 
 A network that was trained by connectionist temporal classification (Graves et al., ICML 2006) gives each column of a
-line a probability for every character and for none. A character is the best of one or more columns that follow each
-other; its rival is the best of the other characters in these.
+line a probability for every character and for none. A character is the best class of one or more consecutive columns;
+its rival is the second-best character there.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from pecia_workers.layout.characters import Character
 
 _NONE: Final = 0
-"""The class of a column in which no character is."""
+"""Class of a column without a character."""
 _LEAST: Final = 1e-9
-"""Of a probability, so that no single column excludes a character."""
+"""Least probability, so that no single column excludes a character."""
 
 
 def decoded(scores: NDArray[np.float32], signs: Sequence[str], columns: float) -> list[Character]:
     """Return the characters of a line.
 
-    `scores`: a row for each column, with a probability for each of `signs`. `columns`: over how many of them the line
-    stretches, those behind are padding.
+    `scores`: a row for each column, with a probability for each of `signs`. `columns`: width of the line in columns;
+    the rest is padding.
     """
     best = scores.argmax(axis=1)
     starts = np.flatnonzero(np.diff(best, prepend=_NONE))
@@ -45,7 +45,7 @@ def decoded(scores: NDArray[np.float32], signs: Sequence[str], columns: float) -
 
 
 def log_likelihood(scores: NDArray[np.float32], classes: Sequence[int]) -> float:
-    """Return how likely these characters are, each by its class, over all ways in which the columns may hold them."""
+    """Return the log-likelihood of these characters, given by class, summed over all alignments with the columns."""
     states = np.array([_NONE, *(one for sign in classes for one in (sign, _NONE))])
     may_skip = np.zeros(len(states), np.bool_)  # a blank between two characters, unless they are the same
     may_skip[2:] = states[2:] != states[:-2]

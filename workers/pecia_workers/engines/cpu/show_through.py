@@ -16,35 +16,35 @@ Quad: TypeAlias = NDArray[np.float32]
 """Four corners of a piece of text."""
 
 _WEAK: Final = 0.75
-"""Contrast, by that of the page's own print, below which a piece may be of the back."""
+"""Contrast, relative to the page's own print, below which a piece may be on the back."""
 _DARK: Final = 120.0
-"""Contrast, in levels, from which a mirrored piece is not of the back, on a page without print of its own."""
+"""Contrast, in levels, from which a mirrored piece is not on the back, on a page without own print."""
 _SURE, _UNSURE = 0.9, 0.8
 """Confidence from which a piece is own print, and below which a piece as pale as the back is on the back."""
 _MIRRORED, _BETTER = 0.8, 0.05
-"""Confidence of a mirrored reading, and how much more than that of the plain one, from which it is."""
+"""Confidence of a mirrored reading, and its lead over the plain reading, from which a piece is on the back."""
 _MIN_LETTERS: Final = 3
 _CLEANED, _PALER = 1.3, 0.6
-"""Contrast up to which ink is taken away, by that of the back's palest pieces; and its most, by that of own print."""
+"""Contrast up to which ink is removed, relative to the back's palest pieces; and its limit, relative to own print."""
 _SPREAD: Final = 1.15
-"""How much more than most pieces that are known to be of the back differ from the paper another may."""
+"""Contrast of a further piece on the back, relative to most known ones."""
 
 
 class BackOfPage:
     """Finds the pieces of a page that are on its back."""
 
     def __init__(self, pixels: NDArray[np.uint8], read_mirrored: Callable[[Quad], tuple[str, float]]) -> None:
-        """`read_mirrored` returns what a piece says in the mirror, and how sure that is."""
+        """`read_mirrored` returns the text of a mirrored piece, and its confidence."""
         self._grey = np.ascontiguousarray(pixels[:, :, 1])
         self._read_mirrored = read_mirrored
         self._own = 0.0
         self._palest_kept = 0.0
         self._found: list[float] = []
         self.palest = 0.0
-        """Contrast up to which print is as pale as that of the back."""
+        """Contrast up to which print counts as pale as the back's."""
 
     def find(self, pieces: Sequence[tuple[Quad, Line]]) -> list[bool]:
-        """Return of each piece of the page whether it is on its back."""
+        """Return for each piece whether it is on the back."""
         sure = [self._contrast(quad) for quad, piece in pieces if (piece.confidence or 0) >= _SURE]
         self._own = float(np.percentile(sure, 75)) if sure else 0.0
         mirrored = [self._is_mirrored(quad, piece) for quad, piece in pieces]
@@ -60,7 +60,7 @@ class BackOfPage:
         return found
 
     def cleaned(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-        """Return the page without ink that is as pale as its back; None if there is none, or own print is as pale."""
+        """Return the page without ink as pale as its back's; None if it has none, or own print is as pale."""
         most = _CLEANED * self.palest
         if not 0 < most < min(_PALER * self._own, self._palest_kept / _CLEANED):
             return None
@@ -86,13 +86,13 @@ class BackOfPage:
         return True
 
     def _is_as_pale(self, quad: Quad, piece: Line) -> bool:
-        """Return whether a piece is as pale as print of the back, and not read with confidence."""
+        """Return whether a piece is as pale as the back's print, and was not read with confidence."""
         is_short = sum(map(str.isalnum, piece.text)) < _MIN_LETTERS  # which say little either way
         is_unsure = is_short or (piece.confidence or 0) < _UNSURE
         return is_unsure and self._contrast(quad) <= self.palest
 
     def _look_at_ends(self, words: Sequence[Word]) -> None:
-        """Look for words of the back at the ends of a line of own print that is level with one of the back."""
+        """Find words of the back at the ends of a line of own print, next to a line of the back."""
         pale = [self._contrast(_quad(word.box)) < _PALER * self._own for word in words]
         if any(pale) and not all(pale):
             for run in (words[: pale.index(False)], words[len(pale) - pale[::-1].index(False) :]):
@@ -101,7 +101,7 @@ class BackOfPage:
                     self._is_mirrored(_quad(box), Line(text="", box=box, confidence=sure))
 
     def _contrast(self, quad: Quad) -> float:
-        """Return by how much a piece's ink differs from its paper."""
+        """Return the contrast of a piece's ink with its paper."""
         (left, top), (right, bottom) = quad.min(axis=0).astype(int), quad.max(axis=0).astype(int)
         crop = self._grey[max(0, top) : bottom + 1, max(0, left) : right + 1]
         if not crop.size:

@@ -1,4 +1,4 @@
-"""What runs inside a process for Tesseract: one API object, one page at a time."""
+"""Tesseract inside a process: one API object, one page at a time."""
 
 import math
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _PAGE_INCHES: Final = 11.7
 """Longer side of a page whose resolution is unknown: that of A4."""
 _LEAST_DPI, _MOST_DPI = 70, 600
 _GAP: Final = 1.6
-"""White space between two words, by the height of their line, from which they are two cells or columns."""
+"""White space between two words, relative to the line's height, from which they are separate cells or columns."""
 _LEAST_SIDE, _MOST_GROWTH = 2630, 2.0
 """Pixels of the longer side to which smaller pages are scaled up, A4 at 225 dots per inch: 1.4 % of the characters
 wrong, beside 2 to 3 % at 150."""

@@ -1,1 +1,1 @@
-"""The engine that asks a server with the interface of OpenAI."""
+"""The engine that uses a server with OpenAI's API."""

@@ -1,6 +1,6 @@
-"""OpenAI's chat API: a request's body, the stream of its answer, and what a server answers instead of a text.
+"""OpenAI's chat API: request bodies, streamed answers, and errors.
 
-Errors are classified by their status alone: the words may quote a page.
+Errors are classified by their status only, since their text may quote a page.
 """
 
 import base64
@@ -25,18 +25,18 @@ EXTRAS: Final = (
     *("skip_special_tokens", "vllm_xargs"),
     "logprobs",  # OpenAI's
 )
-"""What servers may or may not take."""
+"""Optional fields, which some servers do not accept."""
 
 _PLAIN: Final = ("max_tokens", "temperature", "top_p", "seed", "presence_penalty", "stop")
 _FRAME_QUALITY: Final = 95
 _NO_LIMIT: Final = -1
 _TOKENS_A_PIECE: Final = 16
-"""Larger pieces cost less to read; the first token comes at once all the same."""
+"""Tokens in one piece of the stream: larger pieces cost less, and the first token still comes immediately."""
 _LAST: Final = "[DONE]"
 FAILED: Final = 500
 _LOOK_EVERY: Final = 8
 _REPETITION: Final = "repetition"
-"""Why vLLM, and we, end a loop."""
+"""Finish reason of a loop, as vLLM names it."""
 
 _REFUSALS: Final = frozenset(
     {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY}
@@ -47,15 +47,15 @@ _KEYS: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How one server is spoken to."""
+    """Dialect of one server."""
 
     model: str
     extras: frozenset[str] = frozenset()
-    """Those of `EXTRAS` that it takes."""
+    """The `EXTRAS` that it accepts."""
 
 
 def chat_body(request: EngineRequest, dialect: Dialect, most_tokens: int | None) -> bytes:
-    """Return the body of a chat request, to be answered as a stream. Packs pictures for a while; not for the loop."""
+    """Return the body of a streaming chat request. Encodes pictures, so must not run on the loop."""
     sampling = request.sampling
     extras = {  # said even where it changes nothing: else a checkpoint's own defaults would hold
         "skip_special_tokens": sampling.skip_special_tokens,
@@ -83,7 +83,7 @@ def chat_body(request: EngineRequest, dialect: Dialect, most_tokens: int | None)
 
 
 def messages(request: EngineRequest) -> list[dict[str, Any]]:
-    """Return the request as messages: pages as PNG, the frames of a clip, lossy before, as JPEG; then its words."""
+    """Return the request as messages: pages as PNG, or frames, which were lossy before, as JPEG; then its text."""
     kind, how = ("jpeg", {"quality": _FRAME_QUALITY}) if request.clip else ("png", {"compress_level": 1})
     shown = []
     for image in request.images:
@@ -95,7 +95,7 @@ def messages(request: EngineRequest) -> list[dict[str, Any]]:
 
 
 class UnansweredError(Exception):
-    """No answer came; another try may bring one."""
+    """No answer arrived; a retry may succeed."""
 
     def __init__(
         self, reason: str, *, status: int | None = None, retry_after: timedelta | None = None
@@ -103,19 +103,19 @@ class UnansweredError(Exception):
         super().__init__(reason)
         self.status = status
         self.retry_after = retry_after
-        """How long the server wants to be left alone."""
+        """Delay that the server requested, in seconds."""
 
 
 class LockedOutError(Exception):
-    """The server does not take the key."""
+    """The server rejects the API key."""
 
 
 def error_of(status: int, retry_after: str | None = None) -> Exception:
-    """Return what an answer with this status means."""
+    """Return the error for an answer with this status."""
     if status in _KEYS:
         return LockedOutError()
     if status in _REFUSALS:
-        return EngineRefusedError(f"The server refuses the request as it is (HTTP {status}).")
+        return EngineRefusedError(f"The server refuses the request (HTTP {status}).")
     if status in _LATER or status >= FAILED:
         return UnansweredError(f"HTTP {status}", status=status, retry_after=parse_retry_after(retry_after))
     return EngineError(f"The server has no answer for this request (HTTP {status}).")
@@ -133,18 +133,18 @@ class _Choice(BaseModel):
 
 
 class ServerUsage(BaseModel):
-    """What the server counted, as far as it reports it."""
+    """Token counts reported by the server."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached: int | None = Field(
         default=None, validation_alias=AliasPath("prompt_tokens_details", "cached_tokens")
     )
-    """Tokens of the prompt that a cache held."""
+    """Cached tokens of the prompt."""
     pictures: dict[str, int] | None = Field(
         default=None, validation_alias=AliasPath("prompt_tokens_details", "multimodal_tokens")
     )
-    """Tokens of the prompt that are pixels, by their kind; vLLM's own."""
+    """Multimodal tokens of the prompt, by kind; only vLLM reports them."""
 
 
 class _Chunk(BaseModel):
@@ -162,21 +162,21 @@ class Answer:
     usage: ServerUsage | None
     """None: the server does not count."""
     pieces: int
-    """In which the text came; most servers send each token by itself."""
+    """Pieces of the stream; most servers send single tokens."""
     first_token_s: float | None
     tokens: tuple[tuple[str, float], ...] = ()
-    """With the logarithm of each one's probability, if the server reports it."""
+    """Tokens with log-probabilities, if the server reports them."""
 
 
 async def read_answer(response: httpx2.Response, sent_at: float) -> Answer:
-    """Return the answer that streams in, asked for at the monotonic time `sent_at`.
+    """Read the streamed answer to a request sent at the monotonic time `sent_at`.
 
-    A loop that the server does not end is left: closing the connection ends it there.
+    A looping answer is abandoned: closing the connection ends it on the server.
     Raises `UnansweredError` for a stream that ends too soon, `EngineError` for a stream that ends in an error, or an
     answer that is no stream.
     """
     if response.headers.get("Content-Type", "").startswith("application/json"):
-        raise EngineError("The server answers at once, as JSON, and does not stream.")
+        raise EngineError("The server answers with JSON instead of a stream.")
     texts: list[str] = []
     tokens: list[tuple[str, float]] = []
     finish_reason = first_token_s = usage = None
@@ -186,7 +186,7 @@ async def read_answer(response: httpx2.Response, sent_at: float) -> Answer:
         try:
             chunk = _Chunk.model_validate_json(event.data)
         except ValidationError:  # whose text repeats the answer's
-            raise UnansweredError("the stream is not in the form of OpenAI's") from None
+            raise UnansweredError("the stream is not in OpenAI's format") from None
         if chunk.error is not None:
             code = chunk.error.get("code")
             raise error_of(code if isinstance(code, int) else FAILED)
@@ -201,7 +201,7 @@ async def read_answer(response: httpx2.Response, sent_at: float) -> Answer:
             finish_reason = _REPETITION
             break
     if finish_reason is None:
-        raise UnansweredError("the stream ended in the midst of the answer")
+        raise UnansweredError("the stream ended before the answer was complete")
     return Answer(
         text="".join(texts),
         finish_reason=finish_reason,

@@ -1,4 +1,4 @@
-"""The engine that asks a server: `vllm serve`, SGLang or any other that speaks OpenAI's chat API."""
+"""The engine that uses a server: `vllm serve`, SGLang or any other with OpenAI's chat API."""
 
 import asyncio
 from collections import OrderedDict
@@ -24,18 +24,18 @@ log = structlog.get_logger(__name__)
 _REMEMBERED: Final = 4096
 """Prompts whose length the server has counted."""
 _PICTURE: Final = probe(np.zeros((84, 112, 3), dtype=np.uint8))
-"""What the server counts when no page is there."""
+"""Key for the server's count of a prompt without a page."""
 _EVERYTHING: Final = replace(
     probe(),
     priority=1,
     log_probabilities=True,
     sampling=base.Sampling(skip_special_tokens=False, extra_args={"probe": 1}),
 )
-"""A request that makes use of every extra; a priority of 0 would be taken by all."""
+"""A request that uses every extra; a priority of 0 would be accepted by all servers."""
 
 
 class OpenAiEngine(base.Engine):
-    """One chat request a part; the server batches. Several workers may ask one server."""
+    """One chat request for each part; the server batches. Several workers may share a server."""
 
     def __init__(self, settings: WorkerSettings, retries: Retries | None = None) -> None:
         slots = min(settings.max_num_seqs or settings.engine_connections, settings.engine_connections)
@@ -52,10 +52,10 @@ class OpenAiEngine(base.Engine):
         self._server: ChatServer | None = None
         self._context = settings.max_model_len or None
         self._counts = False
-        """Whether the server's tokenizer counts as its model does."""
+        """Whether the server's tokenizer and model agree on counts."""
 
     async def start(self) -> None:
-        """Wait until the server is ready, then find out what it takes and how it counts."""
+        """Wait until the server is ready, then probe which options it accepts and how it counts tokens."""
         server = self._server = ChatServer(self._settings, self._address, self._retries)
         models = await server.open()
         served = chosen(models, self._settings.model)
@@ -71,7 +71,7 @@ class OpenAiEngine(base.Engine):
                 raise base.EngineUnavailableError("The server does not say how many tokens it read.")
             self._counts = counted == usage.prompt_tokens
         if not self._counts and self.budget.tokens is not None:
-            log.warning("cost_is_an_estimate", until="the server has read pages of the same size")
+            log.warning("cost_is_an_estimate", until="for pages of a size that the server has read")
         log.info("engine_server_is_ready", model=served.id, extras=sorted(server.dialect.extras))
 
     async def stop(self) -> None:
@@ -82,7 +82,7 @@ class OpenAiEngine(base.Engine):
             self._server = None
 
     async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
-        """Return the request, shrunk by the server's own count; a server without a count refuses too large requests."""
+        """Return the request, reduced by the server's own count; a server without counts refuses too large requests."""
         if not self._counts:
             return request
         fitted, context = request, self._context
@@ -94,7 +94,7 @@ class OpenAiEngine(base.Engine):
         return fitted
 
     async def _count(self, request: base.EngineRequest) -> int | None:
-        """Return the prompt's length: remembered, or as the server's tokenizer counts it."""
+        """Return the prompt's length, remembered or counted by the server's tokenizer."""
         known = self._prices.exact(request)
         if known is None and self._server:
             known = await self._server.count(request)
@@ -158,7 +158,7 @@ class OpenAiEngine(base.Engine):
         return await server.ask(request, None)
 
     def load(self) -> base.Load:
-        """Return the requests that this worker has at the server; the others in flight wait for a slot."""
+        """Return the requests of this worker at the server; others in flight wait for a slot."""
         if self._server:
             self._server.watch.check()
         waiting = len(self._in_flight) - self._running
@@ -166,7 +166,7 @@ class OpenAiEngine(base.Engine):
 
 
 def chosen(served: list[ServedModel], wanted: str) -> ServedModel:
-    """Return the model that the settings mean. Raises `EngineUnavailableError`."""
+    """Return the configured model. Raises `EngineUnavailableError`."""
     named = [model for model in served if wanted in {model.id, model.root}]
     bases = [model for model in served if model.parent is None]
     if named:
@@ -175,9 +175,9 @@ def chosen(served: list[ServedModel], wanted: str) -> ServedModel:
         return bases[0]
     names = ", ".join(model.id for model in bases) or "none"
     raise base.EngineUnavailableError(
-        f"The server does not serve {wanted!r}. PECIA_MODEL is one of its models: {names}."
+        f"The server does not serve {wanted!r}. Set PECIA_MODEL to one of its models: {names}."
         if wanted
-        else f"The server serves several models; PECIA_MODEL is one of them: {names}."
+        else f"The server serves several models; set PECIA_MODEL to one of them: {names}."
     )
 
 
@@ -191,7 +191,7 @@ def check_adapters(served: list[ServedModel], wanted: Collection[str]) -> None:
 
 
 async def _extras(server: ChatServer, model: str) -> frozenset[str]:
-    """Return which of the extra options the server takes, asked for a word. Raises `EngineDeadError`."""
+    """Return the extra options that the server accepts, probed by short requests. Raises `EngineDeadError`."""
     refusals: list[str] = []
 
     async def takes(*extras: str) -> bool:
@@ -218,18 +218,18 @@ async def _extras(server: ChatServer, model: str) -> frozenset[str]:
 
 
 class Prices:
-    """Lengths of prompts that the server has counted: pictures of one size, with the same words, are equally long."""
+    """Prompt lengths counted by the server: equal picture sizes with equal text have equal lengths."""
 
     def __init__(self) -> None:
         self.drifted = 0
         self._counted: OrderedDict[Hashable, int] = OrderedDict()
 
     def exact(self, request: base.EngineRequest) -> int | None:
-        """Return the prompt's length; None if no such prompt was counted yet."""
+        """Return the prompt's length, or None if no such prompt was counted yet."""
         return self._counted.get(_shape(request))
 
     def learn(self, request: base.EngineRequest, counted: int) -> None:
-        """Hold the price against the server's count: a difference is an alarm, for the budget rests on it."""
+        """Compare the predicted length with the server's count; a difference is logged, as the budget depends on it."""
         predicted = self.exact(request)
         if predicted is not None and predicted != counted:
             self.drifted += 1
@@ -242,6 +242,6 @@ class Prices:
 
 
 def _shape(request: base.EngineRequest) -> Hashable:
-    """Return what decides how long the prompt is."""
+    """Return the properties that determine the prompt's length."""
     sizes = tuple(image.shape[:2] for image in request.images)
     return sizes, hash(request.instruction), request.adapter

@@ -1,4 +1,4 @@
-"""One OpenAI-compatible server over HTTP: its address, and how it is awaited, asked, asked again, and watched."""
+"""One OpenAI-compatible server over HTTP: its address, startup, requests with retries, and health checks."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ _CONNECT_S: Final = 10.0
 _ANSWER_TIMEOUT_S: Final = 5.0
 _AGAIN_S: Final = 0.5
 _REPORT_S: Final = 15.0
-"""How often a start that waits says so."""
+"""Seconds between log lines while waiting for a start."""
 _SPARE: Final = 2
-"""Connections for looks, beside those of the requests."""
+"""Connections for health checks, beside those of requests."""
 _API: Final = "/v1"
 _WELL_S: Final = 5.0
 _AWAY_S: Final = 0.5
 _LOOKS: Final = 4
-"""At least so many, before the timeout of a server that is away."""
+"""Least number of health checks within the timeout of an unavailable server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """A server's two roots, neither with a slash at its end."""
+    """A server's two base URLs, without a trailing slash."""
 
     api: str
-    """Of OpenAI's paths."""
+    """Base of OpenAI's paths."""
     headers: dict[str, str] = field(repr=False)
-    """Of every request; the key is in them and nowhere else."""
+    """Headers of every request; the only place of the key."""
 
     @property
     def root(self) -> str:
-        """Of the server's own: its health, its tokenizer."""
+        """Base of the server's own paths: health, tokenizer."""
         return self.api.removesuffix(_API)
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> ServerAddress:
-        """Return what the settings say. Raises `EngineUnavailableError`, which repeats no key."""
+        """Return the configured address. Raises `EngineUnavailableError`, without quoting a key."""
         try:
             url = httpx2.URL(settings.engine_url.strip().rstrip("/"))
         except httpx2.InvalidURL:
@@ -69,11 +69,13 @@ class ServerAddress:
             )
         if url.userinfo or url.query:
             raise base.EngineUnavailableError(
-                "PECIA_ENGINE_URL would be seen in logs: a key belongs in PECIA_ENGINE_API_KEY alone."
+                "PECIA_ENGINE_URL appears in logs: put the key into PECIA_ENGINE_API_KEY only."
             )
         key = settings.engine_api_key.get_secret_value().strip()
         if not (key.isascii() and key.isprintable()):
-            raise base.EngineUnavailableError("PECIA_ENGINE_API_KEY holds what no header can carry.")
+            raise base.EngineUnavailableError(
+                "PECIA_ENGINE_API_KEY contains characters that no header can carry."
+            )
         return cls(
             api=str(url) if url.path.strip("/") else str(url).rstrip("/") + _API,
             headers={"Authorization": f"Bearer {key}"} if key else {},
@@ -85,26 +87,26 @@ _BACKOFF = Backoff(first_s=0.5, longest_s=60.0, spread=(1.0, 1.25))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How a request is asked again that got no answer. The waits double and are spread, and follow `Retry-After`."""
+    """Retries of requests without an answer. Delays double with jitter, and follow `Retry-After`."""
 
     attempts: int = 6
     backoff: Backoff = _BACKOFF
 
     def wait_s(self, failed: int, retry_after: timedelta | None) -> float:
-        """Return the wait after `failed` attempts."""
+        """Return the delay after `failed` attempts, in seconds."""
         if retry_after is None:
             return self.backoff.wait_s(failed)
         return self.backoff.spread_s(max(self.backoff.first_s, retry_after.total_seconds()))
 
 
 class ServedModel(BaseModel):
-    """A model, or an adapter, that the server can be asked for."""
+    """A model or adapter of the server."""
 
     id: str
     root: str | None = None
-    """What it was loaded from, on the server."""
+    """Its origin on the server."""
     parent: str | None = None
-    """The model below an adapter."""
+    """The base model of an adapter."""
     max_model_len: int | None = None
 
 
@@ -117,7 +119,7 @@ class _Count(BaseModel):
 
 
 class ChatServer:
-    """For one loop. `close` frees its connections, even after an `open` that failed."""
+    """A client of the server, for one loop. `close` frees its connections, even after a failed `open`."""
 
     def __init__(self, settings: WorkerSettings, address: ServerAddress, retries: Retries) -> None:
         self.dialect = chat.Dialect(model=settings.model)
@@ -135,7 +137,7 @@ class ChatServer:
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self) -> list[ServedModel]:
-        """Wait until the server is ready; return what it serves.
+        """Wait until the server is ready; return its models.
 
         Raises `EngineDeadError` if it takes too long, `EngineUnavailableError` for a wrong address or key.
         """
@@ -159,7 +161,7 @@ class ChatServer:
         return models
 
     async def close(self) -> None:
-        """Let go of the server."""
+        """Close the connections."""
         if self._watching:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
@@ -167,10 +169,10 @@ class ChatServer:
         await self._client.aclose()
 
     async def ask(self, request: base.EngineRequest, most_tokens: int | None) -> chat.Answer:
-        """Return the answer, of `most_tokens` at most, asked again as often as it takes and is allowed.
+        """Return the answer, of at most `most_tokens`, with retries.
 
-        While the server is away the request waits. Cancelling the caller closes the connection, by which the server
-        knows. Raises `EngineError`; if there never was an answer, `EngineOverloadedError`: with fewer there may be.
+        The request waits while the server is unavailable. Cancelling the caller closes the connection, which cancels
+        the request on the server. Raises `EngineError`; `EngineOverloadedError` if no attempt got an answer.
         """
         body = await asyncio.to_thread(chat.chat_body, request, self.dialect, most_tokens)
         url = f"{self._address.api}/chat/completions"
@@ -187,7 +189,7 @@ class ChatServer:
                             raise chat.error_of(response.status_code, response.headers.get("Retry-After"))
                         return await chat.read_answer(response, sent_at)
             except chat.LockedOutError:
-                self.watch.give_up("The engine's server does not take PECIA_ENGINE_API_KEY any more.")
+                self.watch.give_up("The engine's server now rejects PECIA_ENGINE_API_KEY.")
             except chat.UnansweredError as error:
                 failed += 1
                 if failed >= self._retries.attempts:
@@ -199,9 +201,9 @@ class ChatServer:
                 await asyncio.sleep(self._retries.wait_s(failed, error.retry_after))
 
     async def count(self, request: base.EngineRequest) -> int | None:
-        """Return the tokens of the prompt by the server's own tokenizer; None if it offers none.
+        """Return the prompt's tokens by the server's tokenizer, or None if it offers none.
 
-        It is shown pictures of the same sizes with nothing in them: nothing of the document.
+        Sends blank pictures of the same sizes: nothing of the document.
         """
         blank = replace(request, images=tuple(map(np.zeros_like, request.images)))
         model = request.adapter or self.dialect.model
@@ -222,7 +224,7 @@ class ChatServer:
             if isinstance(error, chat.UnansweredError):
                 raise error
             if isinstance(error, chat.LockedOutError):
-                raise base.EngineUnavailableError(f"The server at {api} does not take PECIA_ENGINE_API_KEY.")
+                raise base.EngineUnavailableError(f"The server at {api} rejects PECIA_ENGINE_API_KEY.")
             raise base.EngineUnavailableError(
                 f"There is no OpenAI-compatible server at {api} (HTTP {response.status_code}): PECIA_ENGINE_URL is"
                 " mostly the address that ends in /v1."
@@ -241,14 +243,14 @@ class ChatServer:
         return models
 
     async def _status(self) -> int:
-        """Return what the server's health says. Raises `UnansweredError`."""
+        """Return the HTTP status of the server's health check. Raises `UnansweredError`."""
         with _classified():
             return (await self._client.get(self._health, timeout=_ANSWER_TIMEOUT_S)).status_code
 
 
 @contextmanager
 def _classified() -> Iterator[None]:
-    """Raise our errors for those of the connection."""
+    """Turn connection errors into ours."""
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout):
@@ -260,9 +262,9 @@ def _classified() -> Iterator[None]:
 
 
 class ServerWatch:
-    """Looks at the server now and then, and at once when a request could not reach it.
+    """Checks the server periodically, and immediately when a request could not reach it.
 
-    `look` returns the HTTP status of its answer. A server that is away for `timeout_s` is dead, and stays so.
+    `look` returns the HTTP status of its health check. A server unavailable for `timeout_s` is dead, permanently.
     """
 
     def __init__(self, look: Callable[[], Awaitable[int]], *, timeout_s: float) -> None:
@@ -300,13 +302,13 @@ class ServerWatch:
                     await self._suspected.wait()
 
     def suspect(self) -> None:
-        """Have requests wait until the next look, which is at once unless the server is known to be away."""
+        """Hold requests until the next check, which is immediate unless the server is known to be unavailable."""
         if self.known.is_set() and not self._dead:
             self.known.clear()
             self._suspected.set()
 
     def give_up(self, reason: str) -> None:
-        """Take the server for dead."""
+        """Declare the server dead."""
         self._dead = reason
         self.known.set()
         self._suspected.set()

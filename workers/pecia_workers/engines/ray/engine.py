@@ -1,4 +1,4 @@
-"""The engine that asks a Ray cluster: pages go through Ray Data's vLLM processor, on as many replicas as it has."""
+"""The engine on a Ray cluster: pages go through Ray Data's vLLM processor, on all its replicas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REFUSAL: Final = "VLLMValidationError"
 
 
 class RayEngine(base.Engine):
-    """One row a request. Pages only: Ray's processor takes no clips that are in memory, and adapters its own way."""
+    """One row for each request. Pages only: Ray's processor accepts neither clips in memory nor our adapters."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         capabilities = language_model("ray", settings, settings.model)
@@ -44,7 +44,7 @@ class RayEngine(base.Engine):
         self._prompts: Prompts | None = None
 
     async def start(self) -> None:
-        """Start the replicas and wait until one has answered: minutes."""
+        """Start the replicas and wait until one has answered, which takes minutes."""
         self._opening = asyncio.create_task(asyncio.to_thread(_open, self._settings))
         try:
             stream, prompts = await asyncio.shield(self._opening)
@@ -70,7 +70,7 @@ class RayEngine(base.Engine):
             await asyncio.to_thread(opening.result()[0].close)
 
     async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
-        """Return the request, its pictures shrunk if they are more than the context by the checkpoint's processor."""
+        """Return the request, its pictures reduced if they exceed the context by the checkpoint's processor."""
         prompts = self._prompts
         if prompts is None:
             return request
@@ -84,10 +84,10 @@ class RayEngine(base.Engine):
         row = await asyncio.to_thread(prompts.row, fitted.bounded(self._most_output))
         answer = await stream.ask(row)
         if answer["error"] == _REFUSAL and request.schema is not None:
-            refused = "The engine cannot write by this schema."
+            refused = "The engine does not support this schema."
             raise base.EngineRefusedError(refused, FailureCode.FIELDS_UNAVAILABLE)
         if answer["error"] == _REFUSAL:
-            raise base.EngineRefusedError("The picture is more than the engine takes.")
+            raise base.EngineRefusedError("The picture is too large for the engine.")
         if answer["error"]:
             raise base.EngineError(f"The engine failed on this request: {answer['error']}.")
         prompt, tokens, text = answer["prompt"], answer["tokens"], answer["text"]
@@ -100,7 +100,7 @@ class RayEngine(base.Engine):
         )
 
     def load(self) -> base.Load:
-        """Return what Ray has before it. Raises `EngineDeadError` once the stream has broken off."""
+        """Return the load of Ray's stream. Raises `EngineDeadError` once the stream has ended."""
         if self._stream is None:
             return base.Load(running=0, waiting=0)
         self._stream.check()
@@ -117,9 +117,9 @@ def _open(settings: WorkerSettings) -> tuple[Stream, Prompts]:
 
 
 def ending_of(tokens: Sequence[int], ends: Collection[int]) -> Verdict:
-    """Return the verdict of an answer: a complete one ends with a token that `ends` a text; others were cut off.
+    """Return the verdict of an answer: one that does not end with a token in `ends` was truncated.
 
-    By its tokens, for Ray's processor does not hand on vLLM's own word for it.
+    Judged by its tokens, since Ray's processor does not pass on vLLM's finish reason.
     """
     if tokens and tokens[-1] in ends:
         return Verdict.OK

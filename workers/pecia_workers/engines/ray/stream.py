@@ -1,6 +1,6 @@
-"""An endless Ray dataset: requests go in as rows of Ray's vLLM processor as they come, each answer wakes its caller.
+"""An endless Ray dataset: requests become rows of Ray's vLLM processor, and each answer wakes its caller.
 
-A row's prompt is made by the checkpoint's own chat template, and counted by its own processor.
+A row's prompt is rendered by the checkpoint's chat template and counted by its processor.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from pecia_workers.protocol.base import EngineDeadError, EngineRequest
 
 _ALL_BUT_WEIGHTS: Final = ["*.json", "*.jinja", "*.txt", "*.model"]
 _ERROR: Final = "__inference_error__"
-"""Where Ray's processor says why a row has no answer."""
+"""Column in which Ray's processor reports why a row has no answer."""
 _SEQUENCES: Final = 64
-"""Requests in one replica at a time, if no setting says."""
+"""Default of concurrent requests in one replica."""
 _GRACE_S: Final = 5.0
 _PASSING: Final[dict[str, Any]] = {"num_cpus": 0, "max_retries": 0}
-"""For tasks that hand rows on: they compute nothing, and a second try would begin by losing rows."""
+"""Options of tasks that pass rows on: they compute nothing, and a retry would lose rows."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Prompts:
-    """What is known of the model on this side of Ray."""
+    """The model's tokenizer and processor in this process."""
 
     processor: Any = field(repr=False)
     limits: RequestLimits
     ends: frozenset[int]
-    """Tokens that end a text."""
+    """End tokens of a text."""
     revision: str | None
-    """That of vLLM and of the model; None for a name on the Hub: its weights may be elsewhere."""
+    """Revision of vLLM and the model; None for a name on the Hub, whose weights may be elsewhere."""
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Prompts:
         """Read the checkpoint's configuration, tokenizer and processor; takes seconds.
 
-        Of a name on the Hub all but the weights, which Ray fetches, is downloaded.
+        For a name on the Hub, downloads all files except the weights, which Ray fetches.
         """
         directory = Path(settings.model)
         is_here = directory.is_dir()
@@ -96,12 +96,12 @@ class Prompts:
         return await asyncio.to_thread(rendered)
 
     def words(self, request: EngineRequest) -> int:
-        """Return the tokens of the request's prompt without its pictures."""
+        """Return the prompt's tokens without pictures."""
         words = self._words(replace(request, images=(), clip=None))
         return len(self.processor.tokenizer.encode(words, add_special_tokens=False))
 
     def row(self, request: EngineRequest) -> dict[str, Any]:
-        """Return the request as the processor takes it, under a name of its own."""
+        """Return the request as a row for the processor, under a unique name."""
         params = {
             "max_tokens": request.max_output_tokens,
             "repetition_detection": RepetitionDetectionParams(**LOOPS),
@@ -127,11 +127,11 @@ def _pictures(request: EngineRequest) -> list[Image.Image]:
 
 
 class Stream:
-    """The dataset, run by a thread of its own; asked on the loop."""
+    """The dataset, run by its own thread, with requests from the loop."""
 
     def __init__(self, dataset: Any, queue: Queue, *, replicas: int, sequences: int) -> None:
         self.slots = replicas * sequences
-        """Rows that all replicas work on at a time."""
+        """Concurrent rows of all replicas."""
         self._dataset = dataset
         self._queue = queue
         self._replicas = replicas
@@ -195,7 +195,7 @@ class Stream:
         return cls(processor(rows), queue, replicas=replicas, sequences=sequences)
 
     async def ask(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a row. Raises `EngineDeadError` if there will be none."""
+        """Return the answer to a row. Raises `EngineDeadError` if the stream has ended."""
         self.check()
         self._loop = asyncio.get_running_loop()
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
@@ -207,7 +207,7 @@ class Stream:
             self._waiting.pop(row["name"], None)
 
     def check(self) -> None:
-        """Raise `EngineDeadError` if no answer will come any more."""
+        """Raise `EngineDeadError` if the stream has ended."""
         if self._end:
             raise EngineDeadError(self._end)
 
@@ -233,12 +233,12 @@ class Stream:
         self._hand_over(None)
 
     def _hand_over(self, row: dict[str, Any] | None) -> None:
-        """Have the loop settle a row's request, or all of them, if it is still there."""
+        """Let the loop, if it still runs, settle a row's request, or all of them."""
         if self._loop and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._settle, row)
 
     def _settle(self, row: dict[str, Any] | None) -> None:
-        """Wake the caller of a row with its answer; with None each one, for there are no more answers."""
+        """Wake the caller of a row with its answer; None wakes all callers, as no answers follow."""
         for name in list(self._waiting) if row is None else [row["name"]]:
             waiting = self._waiting.get(name)
             if waiting is None or waiting.done():
@@ -250,7 +250,7 @@ class Stream:
 
 
 def _config(settings: WorkerSettings, replicas: int, sequences: int, *, on_cpu: bool) -> Any:
-    """Return how replicas run. Rows go through one by one: none waits for the rest of a batch."""
+    """Return the configuration of replicas. Rows pass one by one, so that none waits for a batch."""
     arguments = engine_arguments(settings, {field.name for field in fields(AsyncEngineArgs)})
     arguments |= {"scheduling_policy": "fcfs", "max_num_seqs": sequences}
     return vLLMEngineProcessorConfig(

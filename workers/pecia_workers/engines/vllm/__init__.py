@@ -1,1 +1,1 @@
-"""The engine that runs vLLM in its own process."""
+"""The engine that runs vLLM in the worker."""

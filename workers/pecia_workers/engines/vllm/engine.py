@@ -1,8 +1,8 @@
-"""The language-model engine: vLLM in this worker's process, its scheduler and model in processes of their own.
+"""The vLLM engine: its front end in this worker's process, its scheduler and model in separate processes.
 
-A page is rendered before it is admitted, by preparers, processes forked from a template with the renderer, or in
-the worker where there are none. A preparer gets pixels and words in a sealed memory and returns the engine's input
-in another; neither is pickled.
+A page is rendered before it is admitted, by preparers, which are processes forked from a template with the renderer, or
+in the worker if there are none. A preparer gets pixels and text in sealed memory and returns the engine's input in
+another; neither is pickled.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ _KILL_AGAIN_S = 0.2
 
 
 def preparers(settings: WorkerSettings) -> int:
-    """Return how many processes a worker with these settings shall have."""
+    """Return the number of preparers of a worker with these settings."""
     if settings.preparers is not None:
         return settings.preparers
     return min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // _CORES_OF_A_PROCESS)
 
 
 class PreparersDifferError(Exception):
-    """The preparers make of a picture what the engine's own renderer does not."""
+    """The preparers render a picture differently from the engine's own renderer."""
 
 
 class Preparers:
-    """The processes. A page on which two of them die is not rendered."""
+    """The preparers of a worker. A page on which two of them die is not rendered."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._timeout = settings.part_timeout.total_seconds()
@@ -90,7 +90,7 @@ class Preparers:
         self._loading: asyncio.Task[None] | None = None
 
     def begin(self, configuring: asyncio.Future[Any]) -> None:
-        """Begin to start them, beside the engine, whose configuration is awaited."""
+        """Start them concurrently with the engine, once its configuration is available."""
         self._loading = asyncio.create_task(self._load(configuring))
 
     async def _load(self, configuring: asyncio.Future[Any]) -> None:
@@ -102,9 +102,9 @@ class Preparers:
         await self._processes.start()
 
     async def start(self, session: VllmSession) -> None:
-        """Return when they are ready for an engine that is loaded.
+        """Wait until they are ready for the loaded engine.
 
-        Raises `PreparersDifferError` if they render otherwise than it does, and whatever else stands in the way.
+        Raises `PreparersDifferError` if they render differently, and any error of their start.
         """
         assert self._loading is not None  # noqa: S101  `begin` comes first
         await self._loading
@@ -124,7 +124,7 @@ class Preparers:
             await asyncio.gather(self._loading, return_exceptions=True)
 
     async def render(self, request: base.EngineRequest) -> Rendered:
-        """Return the request's prompt, rendered in one of them. Raises `EngineError`."""
+        """Render a request in one of them and return its prompt. Raises `EngineError`."""
         from pecia_workers.engines.vllm import rendering as vllm  # noqa: PLC0415  imports vLLM
 
         form = Form(header=_DONE, build=vllm.unpacked, most=_LARGEST_PROMPT)
@@ -151,7 +151,7 @@ def _import_renderer() -> None:
 
 
 class VllmEngine(base.Engine):
-    """One request a part, batched continuously by vLLM; pictures go in as they are in memory."""
+    """One request for each part, batched continuously by vLLM; pictures are passed in memory."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         count = preparers(settings)
@@ -161,14 +161,14 @@ class VllmEngine(base.Engine):
         super().__init__(capabilities, budget, settings.max_output_tokens)
         self._settings = settings
         self._is_here = Path(settings.model).is_dir()
-        """Whether the model's files are here before the engine starts."""
+        """Whether the model's files are on this machine before the engine starts."""
         self._opening: asyncio.Task[VllmSession] | None = None
         self._session: VllmSession | None = None
         self._preparation: Preparation | None = None
         self._fitting = 0
 
     async def start(self) -> None:
-        """Load the model in threads, for it takes up to minutes, and beside it what prepares its pages."""
+        """Load the model in threads, since it takes up to minutes, and the preparers concurrently."""
         settings = self._settings
         configuring = asyncio.create_task(asyncio.to_thread(_configure, settings))
         if self._preparers:
@@ -206,7 +206,7 @@ class VllmEngine(base.Engine):
         return await asyncio.to_thread(_open, self._settings, arguments, config, warm=not self._preparers)
 
     async def _identify(self, after: asyncio.Future[Any]) -> str | None:
-        """Return the revision, once what it needs has been done; its files may be many gigabytes."""
+        """Return the revision, after the download; hashes files of many gigabytes."""
         await asyncio.wait([after])
         is_void = after.cancelled() or after.exception()
         return None if is_void else await asyncio.to_thread(vllm_revision, self._settings)
@@ -227,7 +227,7 @@ class VllmEngine(base.Engine):
             await asyncio.to_thread(opening.result().close)
 
     async def fit(self, request: base.EngineRequest) -> base.EngineRequest:
-        """Return the request with its prompt, its pictures shrunk if they are more than it takes."""
+        """Return the request with its prompt, its pictures reduced if they exceed the limits."""
         session, preparation = self._session, self._preparation
         if session is None or preparation is None:
             return request

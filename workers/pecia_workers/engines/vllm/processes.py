@@ -1,6 +1,6 @@
-"""vLLM's own processes: what they are started with, why they did not start, and that none outlives its worker.
+"""vLLM's own processes: their arguments, failures of their start, and their end with the worker.
 
-What a checkpoint's files show is found before vLLM is imported; the rest is in the words of vLLM and of the Hub's
+Problems visible in a checkpoint's files are found before vLLM is imported; other errors are those of vLLM and the Hub's
 library. Imports no vLLM.
 """
 
@@ -33,7 +33,7 @@ _NAMES: Final = (
     *("gpu_memory_utilization", "enforce_eager", "video_pruning_rate", "speculative_config"),
     "tensor_parallel_size",
 )
-"""Settings of the fleet that the engine has as arguments of the same names."""
+"""Settings of the fleet that are vLLM arguments of the same names."""
 _FIXED: Final[Mapping[str, Any]] = {
     "scheduling_policy": "priority",  # or vLLM refuses a request that has one
     "disable_log_stats": True,  # the fleet's own logger stays
@@ -45,9 +45,9 @@ _FIXED: Final[Mapping[str, Any]] = {
 
 
 def engine_arguments(settings: WorkerSettings, known: Collection[str]) -> dict[str, Any]:
-    """Return the arguments for vLLM's engine; what a setting leaves empty is the reader card's or vLLM's own choice.
+    """Return the arguments for vLLM's engine; empty settings are left to the reader card or vLLM.
 
-    `settings.engine_options` win over everything. Raises `EngineUnavailableError` for an option that is not `known`.
+    `settings.engine_options` override all others. Raises `EngineUnavailableError` for an option that is not `known`.
     """
     for option in settings.engine_options:
         if option not in known:
@@ -85,24 +85,24 @@ def engine_arguments(settings: WorkerSettings, known: Collection[str]) -> dict[s
 
 
 _TEMPLATES: Final = ("chat_template.jinja", "chat_template.json", "additional_chat_templates", "tekken.json")
-"""Each of these holds one; `tekken.json` is Mistral's tokenizer, which needs none."""
+"""Files that contain a chat template; `tekken.json` is Mistral's tokenizer, which needs none."""
 _WITH_TEMPLATE: Final = ("tokenizer_config.json", "processor_config.json")
-"""A template may stand in one of these, under `chat_template`."""
+"""Files that may contain a template under `chat_template`."""
 VLLM_TEMPLATES: Final = frozenset(
     {
         *("blip-2", "clip", "colpali", "deepseek_ocr", "deepseek_ocr2", "deepseek_vl_v2", "minicpmv"),
         *("minicpmv4_6", "minicpmv4_7", "paligemma", "siglip", "siglip2", "unlimited-ocr", "unlimited_ocr"),
     }
 )
-"""Families for which vLLM brings a template."""
+"""Families for which vLLM has a template."""
 _OTHER_TOKENIZER: Final = ("tokenizer", "tokenizer_mode", "trust_remote_code")
-"""With one of these among the engine's options, the template may come from elsewhere."""
+"""Engine options with which the template may come from elsewhere."""
 _FORMATS: Final = ("awq", "gptq", "compressed-tensors", "fp8")
 _AT_LOAD: Final = "fp8"
 _QUANTIZATION_FILES: Final = ("quant_config.json", "quantize_config.json")
-"""Where old checkpoints say how they are quantised."""
+"""Files in which old checkpoints declare their quantisation."""
 _WHOLE_HASH: Final = "def mm_hash_to_token_values("
-"""What an LMCache has that keys a picture by all of its hash, not by 16 bits of it. No version says so of itself."""
+"""Attribute of an LMCache that keys pictures by their whole hash instead of 16 bits; its version does not tell."""
 _TRUE: Final = ("1", "ON", "YES", "TRUE")
 _NAMED: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 """A name on the Hub; anything else is a path."""
@@ -153,7 +153,7 @@ def check_model(settings: WorkerSettings) -> None:
 
 
 def start_failure(error: Exception, settings: WorkerSettings) -> EngineUnavailableError | EngineDeadError:
-    """Return our error for what vLLM raised; the notes on it are what its processes said."""
+    """Return our error for vLLM's; the notes on it hold its processes' errors."""
     chain, cause = [], error.__cause__
     while cause is not None:
         chain.append(error_line(cause))
@@ -197,7 +197,7 @@ def _check_directory(directory: Path, settings: WorkerSettings) -> None:
 
 
 def _check_lmcache() -> None:
-    """Raise `EngineUnavailableError` for an LMCache that may take the cache of one picture for that of another."""
+    """Raise `EngineUnavailableError` for an LMCache that may confuse the caches of two pictures."""
     package = find_spec("lmcache")
     for place in (package.submodule_search_locations or ()) if package else ():
         with contextlib.suppress(OSError):
@@ -205,7 +205,7 @@ def _check_lmcache() -> None:
                 return
     raise EngineUnavailableError(
         "PECIA_KV_OFFLOAD_BACKEND=lmcache needs an LMCache with the change of 27 August 2026 (LMCache/LMCache#4783):"
-        " before it, a page could be answered from the cache of another one. None is installed here."
+        " earlier ones may answer a page from the cache of another. No such LMCache is installed here."
     )
 
 
@@ -214,7 +214,7 @@ def _check_quantization(directory: Path, settings: WorkerSettings) -> None:
     wanted, model = _format(settings.quantization), local_model(str(directory))
     if not wanted or not model:
         return
-    remedy = "Leave PECIA_QUANTIZATION empty: a checkpoint says by itself how it is quantised."
+    remedy = "Leave PECIA_QUANTIZATION empty: the checkpoint declares its quantisation."
     if model.quantization == "none":
         if wanted != _AT_LOAD and not any((directory / name).is_file() for name in _QUANTIZATION_FILES):
             raise EngineUnavailableError(
@@ -244,12 +244,12 @@ _LAST_WORDS: Final = "_PECIA_ENGINE_LAST_WORDS"
 _PARENT_EVERY_S: Final = 1.0
 _GRACE_S: Final = 6.0
 _NO_REPORTS: Final = ("VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "DO_NOT_TRACK", "HF_HUB_DISABLE_TELEMETRY")
-"""Each of these keeps vLLM or a library below it from sending anything to its maker."""
+"""Environment variables that disable telemetry of vLLM and its libraries."""
 _CORE: Final = "EngineCore"  # the name vLLM gives to the process that holds the scheduler
 
 
 def engine_environment(log_level: str, *, on_cpu: bool) -> dict[str, str]:
-    """Return what a process that runs vLLM shall have in its environment. What an operator has set stays."""
+    """Return environment variables for a process that runs vLLM, without those that an operator has set."""
     wanted = {"VLLM_LOGGING_LEVEL": log_level.upper()} | dict.fromkeys(_NO_REPORTS, "1")
     if on_cpu:
         # The scheduler computes by itself, as on one GPU: a second process would only spin on a core while it waits.
@@ -277,7 +277,7 @@ def deaf_to_ctrl_c() -> Iterator[None]:
 
 @contextlib.contextmanager
 def cores_last_words() -> Iterator[None]:
-    """Note on an exception which errors the engine's processes logged: vLLM's own message says `see above`."""
+    """Add the errors logged by the engine's processes as a note, as vLLM's own message only says `see above`."""
     with tempfile.NamedTemporaryFile("r", prefix="pecia-engine-") as words:
         os.environ[_LAST_WORDS] = words.name
         try:
@@ -291,7 +291,7 @@ def cores_last_words() -> Iterator[None]:
 
 
 class _LastWords(logging.Handler):
-    """Appends errors to the file, as long as it is there: once the engine runs, they may quote a request."""
+    """Appends errors to a file while it exists, that is until the engine runs and errors may quote requests."""
 
     def __init__(self, file: str) -> None:
         super().__init__(logging.ERROR)
@@ -308,22 +308,22 @@ class _LastWords(logging.Handler):
 
 
 def error_line(error: BaseException) -> str:
-    """Return an error on one line, as the last one of a traceback."""
+    """Return an error on one line, like the last line of a traceback."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def kill_cores() -> None:
-    """End the engine processes of this process at once: a process that is still loading listens to nothing else."""
+    """Kill the engine's processes: one that is still loading reacts to no other signal."""
     for child in multiprocessing.active_children():
         if child.name.startswith(_CORE):
             child.kill()
 
 
 def guard() -> None:
-    """Have this process end when its parent has, and say why if it cannot start; if it is one of an engine of Pecia's.
+    """In a process of Pecia's engine: end it with its parent, and report its errors while it starts.
 
-    vLLM calls this in each of its processes (entry point `vllm.general_plugins`): by itself it would live on, and hold
-    the GPU, after its worker was killed.
+    vLLM calls this in each of its processes (entry point `vllm.general_plugins`). Otherwise they would keep running,
+    and occupy the GPU, after their worker was killed.
     """
     parent = multiprocessing.parent_process()
     if parent is None or parent.pid is None or _GUARDED not in os.environ:

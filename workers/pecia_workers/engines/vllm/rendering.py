@@ -1,6 +1,6 @@
-"""Requests as vLLM's engine takes them: rendered by its own chat template and processor, and passed between processes.
+"""Requests rendered for vLLM's engine by its chat template and processor, and passed between processes.
 
-Imports vLLM. A rendered prompt crosses in a sealed memory, by vLLM's typed msgpack: nothing in it is unpickled.
+Imports vLLM. A rendered prompt is passed in sealed memory, by vLLM's typed msgpack: nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEAR: Final = 1e-2
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A request as the engine takes it: tokens and prepared pictures."""
+    """A rendered request: tokens and prepared pictures."""
 
     prompt: Any = field(repr=False)
 
@@ -46,12 +46,12 @@ class Rendered:
 
     @property
     def image_tokens(self) -> int:
-        """Those of its pictures."""
+        """Tokens of its pictures."""
         return sum(self._items())
 
     @property
     def largest_item(self) -> int:
-        """Those of the largest of them."""
+        """Tokens of its largest picture."""
         return max(self._items(), default=0)
 
     @property
@@ -64,7 +64,7 @@ class Rendered:
         return [place.get_num_embeds() for places in placed for place in places]
 
     def differs_in(self, other: Rendered) -> str:
-        """Return in what the engine would see a difference; empty: in nothing."""
+        """Return the name of a part in which the engine's inputs differ, empty if they are equal."""
         for name in ("prompt_token_ids", "mm_placeholders", "mm_hashes"):
             if self.prompt.get(name) != other.prompt.get(name):
                 return name
@@ -85,10 +85,10 @@ class Renderer:
         self._renderer = renderer
         processor = renderer.mm_processor
         self.takes_clips = processor is not None and processor.info.allowed_mm_limits.get("video", 0) > 0
-        """Whether the frames of a clip go in as one video."""
+        """Whether the frames of a clip are passed as one video."""
 
     def render(self, request: EngineRequest, name: str) -> Rendered:
-        """Return the request by the checkpoint's processor, its pixels called `name`. Raises `MediaError`."""
+        """Render the request by the checkpoint's processor, with `name` for its pixels. Raises `MediaError`."""
         try:
             if self.takes_clips and (times := request.clip):
                 words = self._renderer.get_tokenizer().apply_chat_template(
@@ -118,9 +118,9 @@ class Renderer:
 
 
 def named(prompt: Any, name: str) -> Rendered:
-    """Return a prompt whose pictures go by this name in the engine's caches.
+    """Return a prompt whose pictures have this name in the engine's caches.
 
-    Not by what a preparer calls them: under the name of another page the engine would answer with that page's text.
+    The name of an untrusted preparer is not used: under another page's name the engine would answer with its text.
     """
     if hashes := prompt.get("mm_hashes"):
         prompt["mm_hashes"] = {
@@ -130,7 +130,7 @@ def named(prompt: Any, name: str) -> Rendered:
 
 
 def name_of(request: EngineRequest) -> str:
-    """Return what the request's pixels go by: the same for the same pixels, sizes and times of frames."""
+    """Return a name for the request's pixels: a hash of pixels, sizes and times of frames."""
     pictures = [(image.shape, digest(image)) for image in request.images]
     return str(blake3(repr((pictures, request.clip)).encode()).hexdigest())
 
@@ -148,7 +148,7 @@ def _tensors(nested: Any) -> Iterator[torch.Tensor]:
 
 
 class _Wire(msgspec.Struct):  # type: ignore[misc]  # it is not installed where types are checked
-    """What of vLLM's `EngineInput` crosses: names and types are vLLM's own."""
+    """The part of vLLM's `EngineInput` that is passed; names and types are vLLM's."""
 
     prompt_token_ids: list[int]
     prompt: str | None = None
@@ -158,7 +158,7 @@ class _Wire(msgspec.Struct):  # type: ignore[misc]  # it is not installed where 
 
 
 class _Decoder(MsgpackDecoder):  # type: ignore[misc]
-    """Opens no pickle, whatever the environment allows vLLM, and makes no fields but those that there are."""
+    """Never unpickles, whatever the environment allows vLLM, and creates only declared fields."""
 
     def ext_hook(self, code: int, data: memoryview) -> Any:
         if code != CUSTOM_TYPE_RAW_VIEW:
@@ -172,7 +172,7 @@ class _Decoder(MsgpackDecoder):  # type: ignore[misc]
 
 
 def packed(rendered: Rendered) -> Sealed:
-    """Return a prompt as sealed memory: how many buffers there are, their lengths, and the buffers."""
+    """Return a prompt as sealed memory: the number of buffers, their lengths, and the buffers."""
     wire = _Wire(**{name: rendered.prompt.get(name) for name in _Wire.__struct_fields__})
     buffers = [memoryview(buffer) for buffer in MsgpackEncoder().encode(wire)]
     head = _COUNT.pack(len(buffers)) + struct.pack(f"<{len(buffers)}Q", *(one.nbytes for one in buffers))
@@ -180,7 +180,7 @@ def packed(rendered: Rendered) -> Sealed:
 
 
 def unpacked(memory: memoryview) -> Any:
-    """Return the prompt in such a memory, whose tensors lie in it. Raises `InvalidMemoryError`."""
+    """Return the prompt in such a memory, without copying its tensors. Raises `InvalidMemoryError`."""
     try:
         wire = _Decoder(t=_Wire).decode(list(_buffers(memory)))
     except Exception:  # noqa: BLE001  whatever was made of it may fail anywhere
@@ -206,7 +206,7 @@ _renderer: Renderer | None = None
 
 
 def load_renderer(config: Any) -> None:
-    """Make this process, and those forked from it, ready to render as the engine with this configuration does."""
+    """Load the renderer of an engine with this configuration into this process, for the processes forked from it."""
     global _renderer  # noqa: PLW0603  the processes that are forked find it there
     if _renderer is None:
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""One running vLLM engine. Imports vLLM: slow, and not without `pecia[vllm]`."""
+"""One running vLLM engine. Imports vLLM, which is slow and needs `pecia[vllm]`."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def configured(settings: WorkerSettings) -> tuple[AsyncEngineArgs, Any]:
 
 @contextmanager
 def _core_first(config: Any, *, warm: bool) -> Iterator[None]:
-    """Start the core, and have an `AsyncLLM` that is made meanwhile load its tokenizer and processor beside it.
+    """Start the core, while the `AsyncLLM` loads its tokenizer and processor.
 
-    By itself vLLM starts the core when they are loaded. `warm`: whether the processor is tried out beside it too.
+    vLLM itself starts the core after loading them. `warm`: whether the processor is also run once meanwhile.
     """
     started, make = threading.Event(), EngineCoreClient.make_async_mp_client
 
@@ -80,7 +80,7 @@ def _core_first(config: Any, *, warm: bool) -> Iterator[None]:
 
 
 class VllmSession:
-    """An engine that is loaded and ready; used on one loop."""
+    """A loaded engine, to be used on one loop."""
 
     def __init__(self, llm: Any, gauge: _Gauge, settings: WorkerSettings) -> None:
         self._llm = llm
@@ -92,11 +92,11 @@ class VllmSession:
         }
         self._renderer = Renderer(llm.renderer)
         self._rendering = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
-        """One thread, also beside a request that was given up and is still being rendered."""
+        """One thread, so that a cancelled request that is still being rendered runs beside no other."""
 
     @classmethod
     def open(cls, settings: WorkerSettings, arguments: Any, config: Any, *, warm: bool) -> VllmSession:
-        """Load the model; takes seconds to minutes. Raises whatever vLLM raises.
+        """Load the model, in seconds to minutes. Raises vLLM's errors.
 
         `warm`: whether pages will be rendered in this process.
         """
@@ -132,24 +132,24 @@ class VllmSession:
 
     @property
     def config(self) -> Any:
-        """VLLM's configuration, as it is resolved."""
+        """The resolved configuration of vLLM."""
         return self._llm.vllm_config
 
     @property
     def load(self) -> base.Load:
-        """What the engine said after its last step. Raises `EngineDeadError`."""
+        """Load after the engine's last step. Raises `EngineDeadError`."""
         if self._llm.errored:
             raise base.EngineDeadError(_DEAD)
         return self._gauge.load
 
     @property
     def written(self) -> Mapping[str, int]:
-        """Tokens that each request in flight has written."""
+        """Tokens written by each request in flight."""
         return _Written(self._llm.output_processor)
 
     @property
     def limits(self) -> RequestLimits:
-        """What one request may take."""
+        """Limits of one request."""
         # The scheduler's own figure is less: vLLM raises it to the largest picture that the processor can make.
         return RequestLimits(
             context=self._llm.model_config.max_model_len, item=self._llm.input_processor.mm_encoder_cache_size
@@ -161,14 +161,14 @@ class VllmSession:
         return self._renderer.takes_clips
 
     def _salt(self, request: base.EngineRequest) -> dict[str, str]:
-        """Return the salt that parts the engine's caches by tenant, and by page where a cache leaves its processes."""
+        """Return the salt that separates the engine's caches by tenant, and by page for caches outside of it."""
         salt = request.tenant
         if self._settings.kv_offload_backend == "lmcache" and request.images:
             salt = f"{salt} {name_of(request)}"
         return {"cache_salt": salt} if salt else {}
 
     async def render(self, request: base.EngineRequest) -> Rendered:
-        """Return the request by the checkpoint's own template and processor. Raises `EngineError`."""
+        """Render the request by the checkpoint's template and processor. Raises `EngineError`."""
         with self._classified(request):
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(
@@ -178,7 +178,7 @@ class VllmSession:
     async def generate(
         self, request: base.EngineRequest, rendered: Rendered, most_tokens: int
     ) -> base.Generation:
-        """Return the text, of `most_tokens` at most. Cancelling the caller aborts it in the engine."""
+        """Return the text, of at most `most_tokens`. Cancelling the caller aborts the request in the engine."""
         check_adapter(request, self._settings)
         params = SamplingParams(
             max_tokens=most_tokens,
@@ -233,7 +233,7 @@ class VllmSession:
         )
 
     def _pieces(self, output: Any, params: SamplingParams) -> list[str]:
-        """Return what each token adds to the text, as vLLM streams it: a torn character comes with its last token."""
+        """Return each token's addition to the text, as vLLM streams it: a split character comes with its last token."""
         (answer,) = output.outputs
         about = {"request_id": output.request_id, "prompt_token_ids": output.prompt_token_ids}
         request = SimpleNamespace(**about, prompt_embeds=None, sampling_params=params)
@@ -246,7 +246,7 @@ class VllmSession:
         return pieces
 
     def close(self) -> None:
-        """End the engine's processes; takes seconds. Cancel every request before, or it hangs."""
+        """End the engine's processes, in seconds. Every request must be cancelled before, or it hangs."""
         self._rendering.shutdown()
         if handler := self._llm.output_handler:  # to which the end of the core would be an error
             handler.get_loop().call_soon_threadsafe(handler.cancel)
@@ -258,7 +258,7 @@ class VllmSession:
 
     @contextmanager
     def _classified(self, request: base.EngineRequest) -> Iterator[None]:
-        """Raise our errors for theirs, whose texts may quote a request; of a schema they name keywords alone."""
+        """Turn vLLM's errors, whose texts may quote a request, into ours; errors of schemas name only keywords."""
         try:
             yield
         except (asyncio.CancelledError, base.EngineError):
@@ -269,7 +269,7 @@ class VllmSession:
             said, _, why = str(error).partition(": ")
             if isinstance(error, VLLMClientError) and request.schema is not None and said == _GRAMMAR:
                 raise base.EngineRefusedError(
-                    f"The engine cannot write by this schema: {why:.200}.", FailureCode.FIELDS_UNAVAILABLE
+                    f"The engine does not support this schema: {why:.200}.", FailureCode.FIELDS_UNAVAILABLE
                 ) from None
             if isinstance(error, (VLLMClientError, MediaError)):
                 raise base.EngineRefusedError(
@@ -285,9 +285,9 @@ class VllmSession:
 
 
 class _Written(Mapping[str, int]):
-    """Looked up for the requests that are asked for: hundreds may be in flight.
+    """A lazy view, as hundreds of requests may be in flight.
 
-    AsyncLLM takes tokens in step by step, though it hands an answer out as a whole.
+    AsyncLLM receives tokens step by step, although it returns an answer as a whole.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -305,7 +305,7 @@ class _Written(Mapping[str, int]):
 
 
 class _Gauge(StatLoggerBase):  # type: ignore[misc]
-    """Keeps what the engine's scheduler says after each step."""
+    """Keeps the scheduler's statistics of the last step."""
 
     def __init__(self) -> None:
         self.load = base.Load(running=0, waiting=0, kv_used=0.0)
