@@ -31,8 +31,9 @@ from pecia_workers.engines.cpu import rapidocr
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits, MediaError, Plan
 from pecia_workers.reading.markup import blocks_of
-from pecia_workers.witness.grounding import WitnessText, grounded
+from pecia_workers.witness.grounding import grounded
 from pecia_workers.witness.second_look import pieces_in_question, with_readings
+from pecia_workers.witness.tokens import WitnessText
 from tests.shared.planted_faults import planted
 from tests.shared.witnessed_pages import KINDS, LETTER, drawn_page
 

@@ -19,9 +19,9 @@ from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits, PageImage, Plan
 from pecia_workers.protocol.base import Piece
 from pecia_workers.reading.markup import blocks_of
-from pecia_workers.witness.grounding import WitnessText, grounded
+from pecia_workers.witness.grounding import grounded
 from pecia_workers.witness.second_look import pieces_in_question, with_readings
-from pecia_workers.witness.tokens import tokens_of
+from pecia_workers.witness.tokens import WitnessText, tokens_of
 from tests.shared.ocr import ReadPieces, witness_process
 from tests.shared.planted_faults import FAULTS, planted
 from tests.shared.witnessed_pages import KINDS, LETTER, drawn_page

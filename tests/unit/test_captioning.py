@@ -24,12 +24,7 @@ from pecia_schemas.tasks import (
     GenerationOptions,
     task_to_json,
 )
-from pecia_workers.captioning.captions import (
-    CaptionSegment,
-    SummarizeVideo,
-    instruction_for_segment,
-    instruction_for_summary,
-)
+from pecia_workers.captioning.captions import CaptionSegment, SummarizeVideo
 from pecia_workers.engines.reader_cards import sampling_for
 from pecia_workers.media.decoder import Decoder, Spool
 from pecia_workers.media.pages import Clip, MediaError, Stretch, VideoInfo
@@ -37,6 +32,7 @@ from pecia_workers.media.turns import Turn
 from pecia_workers.protocol.base import EngineRefusedError, EngineRequest, Generation
 from pecia_workers.protocol.parts import ClaimedPart, Cut
 from pecia_workers.reading.caching import ResultCache
+from pecia_workers.reading.page import instruction_for
 from pecia_workers.worker.stages import Ingest, segment_count
 from tests.shared.parts import claimed_part
 from tests.shared.samples import segment
@@ -163,7 +159,7 @@ def test_a_segment_becomes_a_caption_with_its_times() -> None:
     assert request.clip.indices == (300, 301, 599), "each frame has a place of its own"
     assert (request.clip.fps, request.clip.duration) == (10.0, 60.0)
     assert (request.workload, request.language, request.priority) == ("caption-brief", "ko", Lane.URGENT.rank)
-    assert request.instruction == instruction_for_segment(CaptionStyle.BRIEF, "ko")
+    assert request.instruction == instruction_for("brief", "ko")
 
 
 def test_a_caption_is_written_as_its_task_and_the_fleet_say() -> None:
@@ -205,7 +201,7 @@ def test_a_summary_is_asked_for_with_every_caption_and_its_time() -> None:
     assert summary.timings.queued == pytest.approx(1.5, abs=0.5)
     (request,) = engine.asked
     captions = "[0:00 - 0:50] One.\n[0:50 - 1:40] Two."
-    assert request.instruction == instruction_for_summary("ko", captions)
+    assert request.instruction == f"{instruction_for('summary', 'ko')}\n\n{captions}"
     assert (request.images, request.workload, request.max_output_tokens) == ((), "summary", 512)
 
 
@@ -230,5 +226,5 @@ def test_captions_beyond_the_context_are_summarised_by_halves_down_to_two() -> N
 
 @pytest.mark.parametrize("language", ["en", "ko"])
 def test_every_style_has_instructions_of_its_own_in_every_language(language: str) -> None:
-    written = {instruction_for_segment(style, language) for style in CaptionStyle}
-    assert len(written | {instruction_for_summary(language, "")}) == len(CaptionStyle) + 1
+    written = {instruction_for(what, language) for what in (*CaptionStyle, "summary")}
+    assert len(written) == len(CaptionStyle) + 1

@@ -21,8 +21,8 @@ from pecia_schemas.blocks import (
 )
 from pecia_schemas.results import Document, Page, Verdict
 from pecia_workers.reading.fields import closed, merge_rules
-from pecia_workers.witness.grounding import WitnessText
 from pecia_workers.witness.leaves import with_grounded_fields
+from pecia_workers.witness.tokens import WitnessText
 from tests.shared.samples import page
 
 LINES = (

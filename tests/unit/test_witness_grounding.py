@@ -8,8 +8,9 @@ from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Tabl
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.layout.lines import joined, words_of
 from pecia_workers.protocol.base import Piece
-from pecia_workers.witness.grounding import WitnessText, grounded
+from pecia_workers.witness.grounding import grounded
 from pecia_workers.witness.second_look import pieces_in_question, with_readings
+from pecia_workers.witness.tokens import WitnessText
 from tests.shared.samples import page as sample_page
 
 SURE: frozenset[str] = frozenset()

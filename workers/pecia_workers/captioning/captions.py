@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache
-from importlib.resources import files
 from time import monotonic
 from typing import Any, Final, cast
 from uuid import UUID
@@ -15,30 +13,14 @@ from pecia_schemas.blocks import storable_text
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Segment, Shrunk, Summary, Timings
 from pecia_schemas.settings import WorkerSettings
-from pecia_schemas.tasks import CaptionStyle, CaptionVideo
+from pecia_schemas.tasks import CaptionVideo
 from pecia_workers.engines.reader_cards import sampling_for
 from pecia_workers.media.decoder import Decoder, Spool, turn_of
 from pecia_workers.media.pages import Clip, Stretch
 from pecia_workers.protocol.base import ClipTimes, EngineRefusedError, EngineRequest, Generation, Generator
 from pecia_workers.protocol.parts import ClaimedPart, Done
 from pecia_workers.reading.caching import ResultCache
-from pecia_workers.reading.page import check_adapter
-
-
-def instruction_for_segment(style: CaptionStyle, language: str) -> str:
-    """Return the instruction for the frames of one segment, in the language of the captions."""
-    return _read(f"{style}.{language}")
-
-
-def instruction_for_summary(language: str, captions: str) -> str:
-    """Return the instruction for a summary, and the captions behind it."""
-    return f"{_read(f'summary.{language}')}\n\n{captions}"
-
-
-@cache
-def _read(name: str) -> str:
-    prompt = files("pecia_workers.captioning") / "prompts" / f"{name}.md"
-    return prompt.read_text(encoding="utf-8").strip()
+from pecia_workers.reading.page import check_adapter, instruction_for
 
 
 class CaptionSegment:
@@ -106,7 +88,7 @@ class CaptionSegment:
             clip=ClipTimes(fps=clip.fps, indices=tuple(places), duration=duration),
             workload=f"caption-{task.style}",
             language=task.language,
-            instruction=instruction_for_segment(CaptionStyle(task.style), task.language),
+            instruction=instruction_for(task.style, task.language),
             sampling=sampling,
             adapter=task.adapter,
             tenant=self._cache.tenant(part),
@@ -228,4 +210,4 @@ class SummarizeVideo:
 
 def _about(request: EngineRequest, notes: Sequence[_Note]) -> EngineRequest:
     captions = "\n".join(map(str, notes))
-    return replace(request, instruction=instruction_for_summary(request.language or "en", captions))
+    return replace(request, instruction=f"{instruction_for('summary', request.language)}\n\n{captions}")

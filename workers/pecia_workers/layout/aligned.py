@@ -210,12 +210,12 @@ class _Aligned:
             unclear = pieces >= _UNCLEAR_PIECES and len(self.rows) > _MIN_ROWS
             return Grid(box=self.box, table=None, lines=(), members=self.members) if unclear else None
         ends = [piece for row in placed for first, _, piece in row if first > 0]
-        if columns == _MIN_COLUMNS and sum(map(is_number, ends)) <= 0.7 * len(ends):
+        if columns == _MIN_COLUMNS and sum(is_number(piece.text) for piece in ends) <= 0.7 * len(ends):
             return None
         numbers = Counter(
             column
             for row in placed[body:]
-            for column, count in Counter(first for first, _, piece in row if is_number(piece)).items()
+            for column, count in Counter(first for first, _, piece in row if is_number(piece.text)).items()
             if count > 1
         )
         self.is_unclear = max(numbers.values(), default=0) > _TWO_NUMBERS * len(placed[body:])
@@ -504,4 +504,4 @@ def _tight(pitches: list[float], cells: list[int], height: float) -> float:
 
 
 def _numbers(row: _Row) -> set[int]:
-    return {first for first, _, piece in row if is_number(piece)}
+    return {first for first, _, piece in row if is_number(piece.text)}

@@ -30,6 +30,7 @@ from pecia_workers.layout.lines import (
     corners_of,
     cues_of,
     joined,
+    levels_of,
     middle,
     rows_of,
     struck_doubts,
@@ -37,7 +38,7 @@ from pecia_workers.layout.lines import (
 from pecia_workers.layout.marks import find_marks, signature_lines, with_signs
 from pecia_workers.layout.order import reading_order
 from pecia_workers.layout.paragraphs import Kinds, printed
-from pecia_workers.layout.parting import is_number_text, levels_of, looks_double, looks_joined
+from pecia_workers.layout.parting import is_number, looks_double, looks_joined
 from pecia_workers.layout.ruled import Rules, coloured_grids, find_rules, ruled_grids
 from pecia_workers.layout.stacked import stacked_grids
 from pecia_workers.layout.strikes import with_strikes
@@ -223,7 +224,7 @@ def with_names(grid: Grid, pieces: Sequence[Line], free: AbstractSet[int], heigh
     if table is None or grid.is_form:
         return grid
     first = [cell for cell in table.cells if cell.column == 0 and cell.text]
-    if sum(is_number_text(cell.text) for cell in first) < _NUMBERS * max(1, len(first)):
+    if sum(is_number(cell.text) for cell in first) < _NUMBERS * max(1, len(first)):
         return grid
     boxes = [
         around(cell.box for cell in table.cells if cell.row == row and cell.row_span == 1 and cell.box)

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_workers.layout.lines import is_unit
+from pecia_workers.layout.lines import is_unit, runs_of
 
 _AROUND: Final = " .,;:!?()[]\"'“”‘’_□–—"  # noqa: RUF001  all of them
 """What may stand at a word's ends and is no part of what it says; or between words."""
@@ -192,8 +192,7 @@ def with_lost_spaces(line: Sequence[Character], crop: NDArray[np.uint8]) -> list
     if len(places) < 2:  # noqa: PLR2004  a gap is between two
         return list(line)
     height, width = crop.shape[:2]
-    empty = np.concatenate([[0], ~line_ink(crop).any(axis=0), [0]])
-    starts, ends = np.flatnonzero(np.diff(empty) == 1), np.flatnonzero(np.diff(empty) == -1)
+    starts, ends = runs_of(~line_ink(crop).any(axis=0)).T
     middles = np.array([line[place].middle for place in places])
     between = (middles[1:] + middles[:-1]) / 2 * width
     gaps = np.zeros(len(between))  # how far the ink of neighbours is apart, by the height of the line

@@ -7,7 +7,7 @@ engine here reads.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 
 import cv2
 import numpy as np
@@ -16,7 +16,7 @@ from PIL import Image
 
 from pecia_schemas.blocks import Box, Line
 from pecia_workers.layout.ink import above_noise, find_faint_ink, from_paper, strong_contrast, sum_within
-from pecia_workers.layout.lines import box_of
+from pecia_workers.layout.lines import apart, around, box_of, touch
 
 _LEAST_HEIGHT, _MOST_HEIGHT = 5, 0.04
 """Of a letter: in pixels, and by the page's longer side."""
@@ -53,7 +53,6 @@ _NEAR, _OFF_MIDDLE = 1.2, 0.35
 """Margin around a row of letters, and how far the middles of letters are off its middle, by their height."""
 _MOST_REGIONS, _MOST_OF_PAGE = 24, 0.5
 """Regions, and their share of a page, above which they are one."""
-_Rectangle: TypeAlias = tuple[int, int, int, int]
 _SMALL_SHARE, _OF_MEDIAN, _LEAST_LETTERS = 0.2, 0.55, 20
 
 
@@ -203,21 +202,22 @@ class Letters:
 
         None overlap.
         """
-        found: set[_Rectangle] = set()
-        page = (0, 0, self.page[1], self.page[0])
-        boxes = (np.array([[p.left, p.top, p.right - p.left, p.bottom - p.top]], np.int32) for p in words)
-        rows = [*map(_with_margin, [*self.lines(), *boxes])]
-        for row in [*rows, *((p.left, p.top, p.right, p.bottom) for p in pictures)]:
-            region = _common(row, page)
-            while overlapping := {other for other in found if _area(_common(other, region))}:
-                found -= overlapping
-                region = _around(region, *overlapping)
-            found.add(region)
-        found = {one for one in found if any(_area(_common(one, row)) for row in rows)}
-        area = sum(map(_area, found))
-        if len(found) > _MOST_REGIONS or area > _MOST_OF_PAGE * _area(page):
-            found = {_around(*found)}
-        return [box_of(*region) for region in sorted(found, key=lambda region: region[1])]
+        height, width = self.page
+        rows = [self._near(_box_around(row), float(np.median(row[:, 3]))) for row in self.lines()]
+        rows += [self._near(word, word.bottom - word.top) for word in words]
+        clipped = [self._near(picture, 0) for picture in pictures]
+        found = [one for one in apart([*rows, *clipped]) if any(touch(one, row) for row in rows)]
+        area = sum((one.right - one.left) * (one.bottom - one.top) for one in found)
+        if len(found) > _MOST_REGIONS or area > _MOST_OF_PAGE * width * height:
+            found = [around(found)]
+        return sorted(found, key=lambda region: region.top)
+
+    def _near(self, box: Box, height: float) -> Box:
+        """Return what is in a box and its margin, by the height of its letters, and on the page."""
+        margin = round(_NEAR * height)
+        left, top = max(0, box.left - margin), max(0, box.top - margin)
+        right, bottom = min(self.page[1], box.right + margin), min(self.page[0], box.bottom + margin)
+        return box_of(left, top, max(left, right), max(top, bottom))
 
     def share_of(self, total: Self) -> float:
         """Return how many of a page's letters these are, 0 to 1."""
@@ -236,7 +236,7 @@ class Letters:
         return self._rows(self.lone, 1)
 
     def _rows(self, boxes: NDArray[np.int32], least: int) -> list[Box]:
-        return [box_of(*_around(*_corners(row))) for row in self._groups(boxes, least)]
+        return [_box_around(row) for row in self._groups(boxes, least)]
 
     def _groups(self, boxes: NDArray[np.int32], least: int) -> Iterator[NDArray[np.int32]]:
         """Yield those that stand side by side, `least` or more of them."""
@@ -250,8 +250,10 @@ class Letters:
             yield boxes[row == label]
 
 
-def _corners(boxes: NDArray[np.int32]) -> list[_Rectangle]:
-    return [(left, top, left + width, top + height) for left, top, width, height in boxes.tolist()]
+def _box_around(row: NDArray[np.int32]) -> Box:
+    left, top = row[:, :2].min(axis=0)
+    right, bottom = (row[:, :2] + row[:, 2:]).max(axis=0)
+    return box_of(left, top, right, bottom)
 
 
 def _off_line(row: NDArray[np.int32]) -> float:
@@ -259,26 +261,6 @@ def _off_line(row: NDArray[np.int32]) -> float:
     middles = row[:, :2] + row[:, 2:] / 2
     spread: float = np.linalg.svd(middles - middles.mean(axis=0), compute_uv=False)[-1]
     return spread / math.sqrt(len(row))
-
-
-def _with_margin(row: NDArray[np.int32]) -> _Rectangle:
-    left, top, right, bottom = _around(*_corners(row))
-    margin = round(_NEAR * float(np.median(row[:, 3])))
-    return left - margin, top - margin, right + margin, bottom + margin
-
-
-def _common(one: _Rectangle, other: _Rectangle) -> _Rectangle:
-    """Return what two rectangles have in common; it has no area if they have nothing."""
-    return max(one[0], other[0]), max(one[1], other[1]), min(one[2], other[2]), min(one[3], other[3])
-
-
-def _area(one: _Rectangle) -> int:
-    return max(0, one[2] - one[0]) * max(0, one[3] - one[1])
-
-
-def _around(*rectangles: _Rectangle) -> _Rectangle:
-    lefts, tops, rights, bottoms = zip(*rectangles, strict=True)
-    return min(lefts), min(tops), max(rights), max(bottoms)
 
 
 def _letter_like(stats: NDArray[Any], tallest: float) -> NDArray[np.int32]:

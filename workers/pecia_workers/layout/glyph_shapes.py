@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_workers.layout.characters import Character, line_ink
+from pecia_workers.layout.lines import runs_of
 
 _LEAST_INK: Final = 3
 """Pixels; less is a speck."""
@@ -99,9 +100,7 @@ def glyphs(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Glyph | N
         for sign, off, owner in zip(line, away, nearest, strict=True)
     ]
     printed = [place for place, sign in enumerate(line) if not sign.text.isspace()]
-    if len(printed) == len(
-        merged
-    ):  # a narrow crop has columns as wide as a character: it may be seen beside itself
+    if len(printed) == len(merged):  # in a narrow crop a character may be seen beside itself
         for number, place in enumerate(printed):
             seen[place] = number
     for place, owner in enumerate(seen):
@@ -218,12 +217,8 @@ def enlarged(
 def _middle_of_gap(empty: NDArray[np.bool_], start: float, end: float) -> float:
     """Return where the widest run of columns without ink between two places has its middle."""
     first = max(0, round(start))
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], empty[first : round(end) + 1], [0]])))
-    if not len(edges):
-        return (start + end) / 2
-    starts, ends = edges[::2], edges[1::2]
-    widest = int((ends - starts).argmax())
-    return first + float(starts[widest] + ends[widest]) / 2
+    gaps = runs_of(empty[first : round(end) + 1])
+    return first + float(gaps[np.ptp(gaps, axis=1).argmax()].mean()) if gaps.size else (start + end) / 2
 
 
 _CLOSE, _APART = 1.15, 1.25

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Cell, Line, Table
-from pecia_workers.layout.lines import around, box_of, joined, middle, rows_of, words_of
-from pecia_workers.layout.parting import atoms_of, is_number, levels_of, looks_joined, walls_of
+from pecia_workers.layout.lines import around, box_of, joined, levels_of, middle, rows_of, words_of
+from pecia_workers.layout.parting import atoms_of, is_number, looks_joined, walls_of
 
 _MIN_FILLED: Final = 0.5
 """Share of a grid's cells with text in them; less is a frame or a picture."""
@@ -217,7 +217,7 @@ class Draft:
             for level in rows
         ]
         numbers = [
-            {column for column, piece in level.items() if is_number(piece) and piece.text[0] not in "(["}
+            {column for column, piece in level.items() if is_number(piece.text) and piece.text[0] not in "(["}
             for level in columns
         ]  # in brackets stands what belongs to the number above
         counts = [sum(column in level for level in numbers) for column in range(len(self.xs) - 1)]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Block, Box, Doubt, DoubtReason, Line, Word, mean_confidence
-from pecia_workers.layout.order import Boxes, Cues, reading_order
+from pecia_workers.layout.order import Boxes, Cues, levels, reading_order
 
 Mask: TypeAlias = NDArray[np.uint8]
 """0 or 1 for each pixel of a page."""
@@ -47,6 +47,11 @@ def rows_of(pieces: Sequence[Line]) -> list[list[Line]]:
     cues = cues_of([piece.text for piece in pieces])
     stretches = reading_order(corners_of(piece.box for piece in pieces), cues=cues)
     return [[pieces[one] for one in row] for stretch in stretches for row in stretch]
+
+
+def levels_of(pieces: Sequence[Line]) -> list[list[Line]]:
+    """Return pieces from top to bottom, those that stand level together, from left to right."""
+    return [[pieces[one] for one in row] for row in levels(corners_of(piece.box for piece in pieces))]
 
 
 def is_backward(letter: str) -> bool:
@@ -121,10 +126,28 @@ def words_of(piece: Line) -> tuple[Word, ...]:
     )
 
 
+def runs_of(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return where each run of flags that are set begins and ends, a row for each."""
+    edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
+    return edges.reshape(-1, 2)
+
+
 def touch(one: Box, other: Box) -> bool:
     """Return whether two boxes have anything in common."""
     across = min(one.right, other.right) - max(one.left, other.left)
     return across > 0 and min(one.bottom, other.bottom) > max(one.top, other.top)
+
+
+def apart(boxes: Iterable[Box]) -> list[Box]:
+    """Return boxes of which none touch, with one around those that do."""
+    parts: list[Box] = []
+    for box in boxes:
+        part = box
+        while touched := [other for other in parts if touch(other, part)]:
+            parts = [other for other in parts if other not in touched]
+            part = around([part, *touched])
+        parts.append(part)
+    return parts
 
 
 def middle(box: Box) -> tuple[float, float]:

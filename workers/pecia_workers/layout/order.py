@@ -89,6 +89,12 @@ def reading_order(boxes: Boxes, apart: Flags | None = None, cues: Cues | None = 
     return page.ordered(np.arange(len(boxes)))
 
 
+def levels(boxes: Boxes) -> Stretch:
+    """Return boxes from top to bottom, those that stand level together, from left to right."""
+    page = _Page(boxes, np.zeros(len(boxes), dtype=np.bool_), Cues.none(len(boxes)))
+    return page.rows(np.arange(len(boxes)))
+
+
 @dataclass(frozen=True, slots=True)
 class _Band:
     """What stands between two boxes that cross a gutter, or such boxes themselves."""

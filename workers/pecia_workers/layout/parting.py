@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Line, Table
-from pecia_workers.layout.lines import around, middle, words_of
+from pecia_workers.layout.lines import around, middle, runs_of, words_of
 
 NUMBER: Final = re.compile(
     r"[^\w]*\d[\d.,:/%()\[\]\s+\u2212\u2013\u00b1*-]*[^\w]*[a-z]?|[-\u2013\u2014\u2212*.]+|n\.?/?a\.?|:"
@@ -32,27 +32,6 @@ _NAMED: Final = 0.7
 """Rows that two columns of names have, the one by the other."""
 _MIN_PARTED, _PARTED = 2, 0.5
 """Rows with text on both sides of a wall that is not drawn, and their share of the rows with text."""
-
-
-def levels_of(pieces: Sequence[Line]) -> list[list[Line]]:
-    """Return pieces from top to bottom, those that stand level together, from left to right."""
-    levels: list[list[Line]] = []
-    for piece in sorted(pieces, key=lambda piece: middle(piece.box)[1]):
-        y, height = middle(piece.box)[1], piece.box.bottom - piece.box.top
-        for level in levels[:-3:-1]:
-            y_of = float(np.mean([middle(other.box)[1] for other in level]))
-            depth = min(height, *(other.box.bottom - other.box.top for other in level))
-            if abs(y - y_of) < 0.5 * depth and all(_apart(piece, other) for other in level):
-                level.append(piece)
-                break
-        else:
-            levels.append([piece])
-    return [sorted(level, key=lambda piece: piece.box.left) for level in levels]
-
-
-def _apart(piece: Line, other: Line) -> bool:
-    narrow = min(piece.box.right - piece.box.left, other.box.right - other.box.left)
-    return min(piece.box.right, other.box.right) - max(piece.box.left, other.box.left) < 0.5 * narrow
 
 
 def atoms_of(piece: Line, height: float) -> Iterator[Line]:
@@ -87,12 +66,7 @@ def _are_numbers(before: str, after: str) -> bool:
     )
 
 
-def is_number(piece: Line) -> bool:
-    """Return whether a piece is a number, or the sign that none is known."""
-    return is_number_text(piece.text)
-
-
-def is_number_text(text: str) -> bool:
+def is_number(text: str) -> bool:
     """Return whether a text is a number, or the sign that none is known."""
     return NUMBER.fullmatch(text.strip()) is not None
 
@@ -116,13 +90,13 @@ def looks_double(table: Table) -> bool:
     for cell in table.cells:
         if cell.text and cell.column_span == 1:
             columns[cell.column][cell.row] = cell.text
-    numeric = [sum(map(is_number_text, texts.values())) > 0.5 * len(texts) for texts in columns]
+    numeric = [sum(map(is_number, texts.values())) > 0.5 * len(texts) for texts in columns]
     values = [
         row
         for texts, has in zip(columns, numeric, strict=True)
         if has
         for row in texts
-        if is_number_text(texts[row])
+        if is_number(texts[row])
     ]
     names = [column for column, has in enumerate(numeric) if not has]
     if names[:1] != [0] or len(names) != 2 or not 1 < names[1] < table.columns - 1 or not values:  # noqa: PLR2004
@@ -168,20 +142,14 @@ def free_strips(
     counts, every = count(pieces), count([*pieces, *others])
     return [
         (float(end - start), _middle_of_fewest(every[start:end]) + start + first)
-        for start, end in _runs(counts <= crossed)
+        for start, end in runs_of(counts <= crossed).tolist()
         if start > 0 and end < counts.size - 1
     ]
 
 
 def _middle_of_fewest(counts: NDArray[np.intp]) -> float:
-    start, end = max(_runs(counts == counts.min()), key=lambda run: run[1] - run[0])
+    start, end = max(runs_of(counts == counts.min()).tolist(), key=lambda run: run[1] - run[0])
     return (start + end) / 2
-
-
-def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return from where to where flags are set."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags, [0]])))
-    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2).tolist()]
 
 
 def _is_parted(row: Sequence[Line], place: float, height: float) -> bool:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Box, Line
 from pecia_workers.layout.grids import Draft, Grid
-from pecia_workers.layout.lines import Mask, middle
-from pecia_workers.layout.parting import atoms_of, levels_of
+from pecia_workers.layout.lines import Mask, levels_of, middle
+from pecia_workers.layout.parting import atoms_of
 
 Rule: TypeAlias = tuple[float, float, float]
 """Where a ruling line lies, and from where to where it goes."""

@@ -10,8 +10,8 @@ import numpy as np
 from pecia_schemas.blocks import Line
 from pecia_workers.layout.aligned import FIELD, aligned_grid
 from pecia_workers.layout.grids import Grid
-from pecia_workers.layout.lines import middle
-from pecia_workers.layout.parting import atoms_of, is_number, levels_of
+from pecia_workers.layout.lines import levels_of, middle
+from pecia_workers.layout.parting import atoms_of, is_number
 from pecia_workers.layout.ruled import Rule, Rules, segments
 
 _LEAST: Final = 6.0
@@ -44,7 +44,7 @@ def stacked_grids(pieces: Sequence[Line], free: AbstractSet[int], rules: Rules, 
         for top, bottom in _regions(inside, left, right, ys, height):
             levels = levels_of([piece for piece in inside if top < middle(piece.box)[1] < bottom])
             if bottom == ys[-1]:
-                is_closed = sum(any(map(is_number, level)) for level in levels) >= _MIN_LEVELS
+                is_closed = sum(any(is_number(one.text) for one in level) for level in levels) >= _MIN_LEVELS
                 below = levels_of([piece for piece in inside if middle(piece.box)[1] > bottom])
                 near, columns = (_CLOSE if is_closed else _NEAR) * height, max(map(len, levels), default=2)
                 levels += _following(below, bottom, near, columns, is_closed=is_closed)
@@ -129,7 +129,7 @@ def _trimmed(levels: list[list[Line]], left: float, right: float) -> list[list[L
 def _is_prose(levels: Sequence[Sequence[Line]], height: float) -> bool:
     """Return whether these are the lines of several columns of prose rather than cells."""
     texts = [piece for level in levels for piece in level]
-    numbers = sum(map(is_number, texts))
+    numbers = sum(is_number(piece.text) for piece in texts)
     width = float(np.median([piece.box.right - piece.box.left for piece in texts]))
     return width > _PROSE_WIDTH * height and numbers < _NUMBERS * len(texts)
 
@@ -145,7 +145,8 @@ def _following(
     rows: list[list[Line]] = []
     for level, after in zip(below, [*below[1:], []], strict=False):
         is_group = len(level) == 1 and len(after) >= columns and not is_closed
-        is_row = any(map(is_number, level[1:])) if is_closed else len(level) > 1 or bool(rows) or is_group
+        has_numbers = any(is_number(piece.text) for piece in level[1:])
+        is_row = has_numbers if is_closed else len(level) > 1 or bool(rows) or is_group
         ends = len(level) == 1 and level[0].text.rstrip().endswith((".", ":"))
         if min(piece.box.top for piece in level) - bottom > near or not is_row or ends:
             break

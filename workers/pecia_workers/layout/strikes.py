@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.blocks import Line, Word
-from pecia_workers.layout.lines import Mask
+from pecia_workers.layout.lines import Mask, runs_of
 
 _LONG: Final = 1.5
 """Least length, by the height of a line of text."""
@@ -145,7 +145,7 @@ def _winding(ink: Mask, contrast: NDArray[np.uint8], height: int, least: int) ->
     if height < _LEAST_WINDING:
         return
     inner = ink[round(_BAND[0] * rows) : max(1, round(_BAND[1] * rows))]
-    for start, end in _runs(np.asarray(inner.any(axis=0))):
+    for start, end in runs_of(np.asarray(inner.any(axis=0))).tolist():
         if end - start < _LONG_WINDING * height:
             continue
         part, dark = inner[:, start:end], contrast[: len(ink), start:end]
@@ -154,7 +154,7 @@ def _winding(ink: Mask, contrast: NDArray[np.uint8], height: int, least: int) ->
         thin = part.sum(axis=0) <= np.maximum(2, _THICK * height) * strokes
         alone = (strokes == 1) | ((strokes == 2) & (depth <= _APART * height))  # noqa: PLR2004  a double line
         alone &= thin
-        gaps = [gap for gap in _runs(alone) if gap[1] - gap[0] >= max(2, _GAP * height)]
+        gaps = [gap for gap in runs_of(alone).tolist() if gap[1] - gap[0] >= max(2, _GAP * height)]
         wide = [gap for gap in gaps if gap[1] - gap[0] >= _WIDE_GAP * height]
         if len(wide) < least or sum(last - first for first, last in gaps) < _ALONE_WINDING * (end - start):
             continue
@@ -198,7 +198,7 @@ def _through_numbers(piece: Line, ink: Mask, left: int, height: int) -> Iterator
     bottoms = len(ink) - ink[::-1].argmax(axis=0)
     is_line = (strokes == 1) & (depth <= max(2, _THICK * height))
     is_tall = (depth > 0) & (bottoms - tops >= _TALL * height)
-    middles, runs = (tops + bottoms - 1) / 2, _runs(depth > 0)
+    middles, runs = (tops + bottoms - 1) / 2, runs_of(depth > 0).tolist()
     for word in piece.words:
         if not _NUMBER.fullmatch(word.text) or not any(map(str.isdecimal, word.text)):
             continue
@@ -232,12 +232,6 @@ def _crosses(digits: Mask, path: NDArray[np.float64], thickness: NDArray[np.intp
     met = min(float((ink & side).any(axis=0).mean()) for side in (above, below))
     place = (float(path.mean()) - of_digits[0]) / max(1, of_digits[-1] - of_digits[0])
     return met >= _MET_WINDING and _HIGHEST <= place <= 1 - _HIGHEST
-
-
-def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return where each run of true values begins and ends."""
-    edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
-    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
 
 def _stretch(ink: Mask, contrast: NDArray[np.uint8], line: Mask, height: int) -> tuple[int, int]:

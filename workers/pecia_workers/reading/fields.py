@@ -141,9 +141,8 @@ def _closed_text(text: str) -> tuple[str, int]:
 
     Of a truncated item, only a list that has begun in it is kept.
     """
-    ends: list[
-        tuple[str, int]
-    ] = []  # the closing sign of each open list or object, and where its last complete value ends
+    # The closing sign of each open list or object, and where its last complete value ends.
+    ends: list[tuple[str, int]] = []
     in_text = is_escaped = False
     for place, sign in enumerate(text):
         if in_text:

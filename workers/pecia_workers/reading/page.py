@@ -58,7 +58,7 @@ _WRITTEN: Final = frozenset({"en", "ko", "zh"})
 
 @cache
 def instruction_for(what: str, language: str | None) -> str:
-    """Return the instruction for a type of document in its language, or in English if that has none."""
+    """Return the instruction for a type of document, or a style of captions; in English for a language without one."""
     name = f"{what}.{language if language in _WRITTEN else 'en'}.md"
     return (files("pecia_workers.reading") / "prompts" / name).read_text(encoding="utf-8").strip()
 

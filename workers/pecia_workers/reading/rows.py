@@ -121,12 +121,8 @@ def _rows(blocks: Sequence[Block]) -> Iterator[_Row]:
             )
             for text, box in zip(texts, boxed, strict=True):
                 line = tuple(tokens_of(text))
-                kinds = (["n"] if one.is_number else ["t"] for one in line)
-                shape = tuple(
-                    sign
-                    for kind, group in groupby(kind for [kind] in kinds)
-                    for sign in (group if kind == "n" else kind)
-                )
+                kinds = groupby("n" if one.is_number else "t" for one in line)
+                shape = tuple(sign for kind, group in kinds for sign in (group if kind == "n" else kind))
                 yield _Row(number, text, box, line, 0, shape)
 
 

@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pecia_schemas.blocks import (
     Block,
@@ -16,119 +14,32 @@ from pecia_schemas.blocks import (
     Doubt,
     DoubtReason,
     Line,
-    Source,
     Witnessed,
     Word,
     mean_confidence,
 )
 from pecia_schemas.results import Page, Verdict
-from pecia_workers.layout.lines import around, box_of, corners_of, middle, touch, words_of
+from pecia_workers.layout.lines import around
 from pecia_workers.witness.alignment import align, in_a_row
 from pecia_workers.witness.placement import Cells, misplaced, out_of_order, place_equals
-from pecia_workers.witness.tokens import (
-    Comparison,
-    Token,
-    look_alike,
-    placed_words,
-    token_boxes,
-    tokens_of,
-)
+from pecia_workers.witness.tokens import Token, WitnessText, look_alike, tokens_of
 
 _ASIDE: Final = frozenset(
     {BlockKind.HEADER, BlockKind.FOOTER, BlockKind.PAGE_NUMBER, BlockKind.STAMP, BlockKind.FIGURE}
 )
 """Kinds of blocks that some models leave out by design: they raise a doubt, but do not make a page incomplete."""
 _WHOLE: Final = 0.5
-"""Share of a line's characters from which the line counts as missing, rather than some words."""
-_BESIDE, _ABOVE = 6, 2
-"""Distance from the placed words of a line at which its rest may be, in letter heights."""
+"""Share of a line's signs from which the line is missing, rather than words of it."""
 _SURE, _SURE_SIGN = 0.7, 0.9
 """Confidence of a witness's words, and of a single character, below which they count as specks."""
 _UNSURE: Final = 0.9
-"""Confidence of a witness's words below which its similar characters do not contradict a model that is sure."""
-_INVENTED_ROW, _INVENTED = 4, 0.05
-"""Consecutive words, and share of all words, that are not on the page, from which the page is doubtful."""
+"""Confidence of a witness's words below which it does not tell signs apart that look alike, if the model is sure."""
+INVENTED_ROW, _INVENTED = 4, 0.05
+"""Words in a row, and share of a page's words, that are not on the page, from which it is to be looked at."""
 _NOISE: Final = 0.5
 """Share of words that are not on the page from which the text is unreadable."""
 _FOREIGN: Final = 0.2
 """Share of words in unknown scripts from which the witness reports no missing text."""
-_UNKNOWN: Final = re.compile(
-    r"[^\W\d_\u0000-\u024f\u1e00-\u1eff⁰⁴-⁹\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaffµ\u03bc]"
-)
-"""Characters of scripts that the CPU engine cannot read."""
-_OXYGEN: Final = re.compile(r"\b(p|pC|[pP][aevt]C?|S[pavc]|Fi|etC)02\b")
-"""Formulas in which a recogniser reads the letter O as zero. `C02` and `S02` are diagnosis codes, too."""
-_THOUSANDS, _THOUSANDTHS = re.compile(r"\d{1,3}(?:,\d{3})+"), re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+")
-"""Patterns of numbers that are ambiguous between comma and point."""
-_USUAL: Final = 10
-"""Numbers that show a page's format of numbers."""
-_AROUND: Final = ".,;:!?()[]\"'\\*"
-_HANGUL: Final = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A token of the witness, with its place."""
-
-    token: Token
-    box: Box
-    confidence: float
-    row: int
-    word: str
-    origin: Box
-    """Index of its word, as read."""
-
-
-class WitnessText:
-    """A witness's reading of a page."""
-
-    def __init__(
-        self,
-        blocks: Sequence[Block],
-        source: Source,
-        *,
-        pixels: NDArray[np.uint8] | None = None,
-        language: str | None = None,
-    ) -> None:
-        """`pixels`: the page, if the witness's places are inexact. `language`: the language that it assumed."""
-        self.source = source
-        self.comparison = Comparison(exact=source is Source.LAYER)
-        self.seen: list[Seen] = []
-        self.kinds: list[BlockKind] = []
-        """Kind of block of each line or table row."""
-        self._reads_hangul = language == "ko"
-        for block in blocks:
-            for row in _rows_of(block):
-                words = [
-                    (word, read.box)
-                    for line in row
-                    for word, read in zip(placed_words(line, pixels), words_of(line), strict=True)
-                ]
-                self._take_words(words, len(self.kinds), pixels)
-                self.kinds.append(block.kind)
-
-    def _take_words(
-        self, words: Iterable[tuple[Word, Box]], row: int, pixels: NDArray[np.uint8] | None
-    ) -> None:
-        for word, origin in words:
-            sure = 1.0 if word.confidence is None else word.confidence
-            last = (one.word for one in self.seen[-3:] if one.row == row)  # as many as identify a name
-            tokens = [*tokens_of(_OXYGEN.sub(r"\1O2", word.text), row, before=" ".join(last))]
-            ends_range = (
-                bool(self.seen)
-                and self.seen[-1].row == row
-                and self.seen[-1].token.is_number
-                and word.box.left - self.seen[-1].box.right < word.box.bottom - word.box.top
-            )
-            boxes = token_boxes(word, tokens, pixels, ends_range=ends_range)
-            for token, box in zip(tokens, boxes, strict=True):
-                self.seen.append(Seen(token, box, sure, row, word.text, origin))
-
-    def can_read(self, token: Token) -> bool:
-        """Return whether the witness knows the script of a token."""
-        if self.comparison.exact or not _UNKNOWN.search(token.text):
-            return True
-        return self._reads_hangul and _HANGUL.search(token.text) is not None
 
 
 def grounded(page: Page, witness: WitnessText, unsure: frozenset[str] | None = None) -> Page:
@@ -136,108 +47,14 @@ def grounded(page: Page, witness: WitnessText, unsure: frozenset[str] | None = N
 
     `unsure`: words of which the model was unsure; None if unknown.
     """
-    compared = _Compared(page.blocks, witness, unsure)
+    compared = Compared(page.blocks, witness, unsure)
     verdict, doubts = Verdict.worst(page.verdict, compared.verdict()), (*page.doubts, *compared.doubts)
     update = {"blocks": tuple(compared.placed()), "witness": compared.report()}
     return page.model_copy(update={**update, "doubts": doubts, "verdict": verdict})
 
 
-class Questions:
-    """Differences between a page and its witness that a second look may resolve."""
-
-    def __init__(self, page: Page, witness: WitnessText) -> None:
-        self._compared = _Compared(page.blocks, witness, None)
-        aligned = self._compared.aligned
-        lost = (one for one in self._compared.judged if not aligned.to_seen[one])
-        self._doubtful = {*lost, *self._compared.misplaced, *aligned.differs}
-
-    def words(self) -> Iterator[Box]:
-        """Yield the witness's words that the page lacks or has differently, or where the witness may have lost some."""
-        to_seen, to_written = self._compared.aligned.to_seen, self._compared.aligned.to_written
-        others = {other for other, to in enumerate(to_written) if not to or self._doubtful.intersection(to)}
-        for tokens in self._compared.of_line.values():
-            for number, one in enumerate(tokens):
-                if one in self._doubtful and not to_seen[one]:  # it may be lost between those beside it
-                    for beside in (tokens[:number][::-1], tokens[number + 1 :]):
-                        others.update(next((to_seen[other][:1] for other in beside if to_seen[other]), ()))
-        yield from (self._compared.witness.seen[other].origin for other in others)
-
-    def written(self) -> Iterator[str]:
-        """Yield the words of the page that are in question, consecutive ones also as one."""
-        written = self._compared.aligned.written
-        for line, tokens in self._compared.of_line.items():
-            for run in in_a_row([one for one in tokens if one in self._doubtful]):
-                text, ends = self._compared.lines[line][1], (written[run[0]].start, written[run[-1]].end)
-                words = [word.strip(_AROUND) for word in _words_at(text, *ends)]
-                yield from (*words, *map(" ".join, pairwise(words)), " ".join(words))
-
-    def parts_thousands(self) -> bool:
-        """Return whether both sides separate the page's thousands by commas, and none by a point."""
-        aligned = self._compared.aligned
-        texts = [token.text for token in aligned.written]
-        agreed = sum(
-            [aligned.seen[other].text for other in to] == [text]
-            for text, to in zip(texts, aligned.to_seen, strict=True)
-            if _THOUSANDS.fullmatch(text)
-        )
-        return agreed >= _USUAL and not any(map(_THOUSANDTHS.fullmatch, texts))
-
-    def parts(self) -> Sequence[Box]:
-        """Return the areas where values, or several consecutive words, may be that the witness missed.
-
-        Words with a place for some part are left out: that place is read again.
-        """
-        compared, aligned = self._compared, self._compared.aligned
-        lines = list(compared.of_line.values())
-        boxes = [compared.box(tokens) for tokens in lines]
-        parts: list[Box] = []
-        for number, tokens in enumerate(lines):
-            gone = [
-                one
-                for one in tokens
-                if not aligned.to_seen[one]
-                and compared.witness.can_read(aligned.written[one])
-                and not compared.is_of_placed_word(one)
-            ]
-            if len(gone) < _INVENTED_ROW and not any(aligned.written[one].is_value for one in gone):
-                continue
-            sides = boxes[:number][::-1], boxes[number + 1 :]
-            near = [boxes[number], *(next(filter(None, side), None) for side in sides)]
-            for box in filter(None, near[:1] if near[0] else near[1:]):
-                part = _grown(box, compared.letter_height)
-                while touched := [other for other in parts if touch(other, part)]:
-                    parts = [other for other in parts if other not in touched]
-                    part = around([part, *touched])
-                parts.append(part)
-        return parts
-
-
-def _grown(box: Box, height: float) -> Box:
-    """Return a box grown by a few letters on both sides, and by a line above and below."""
-    across, down = _BESIDE * height, _ABOVE * height
-    return box_of(max(0, box.left - across), max(0, box.top - down), box.right + across, box.bottom + down)
-
-
-def _rows_of(block: Block) -> Iterator[Sequence[Line]]:
-    """Yield its lines, joining those of a table row from the first to the last column."""
-    cells = [cell for cell in block.table.cells if cell.box] if block.table else []
-    if not cells:
-        yield from ([line] for line in block.lines)
-        return
-    corners = corners_of(cell.box for cell in cells if cell.box)
-    places = []
-    for line in block.lines:
-        at = np.array(middle(line.box))
-        outside = np.maximum(corners[:, :2] - at, at - corners[:, 2:]).clip(0).sum(axis=1)
-        cell = cells[int(outside.argmin())]
-        places.append((cell.row, cell.column))
-    order = sorted(range(len(places)), key=places.__getitem__)
-    for _, row in groupby(order, key=lambda number: places[number][0]):
-        yield [block.lines[number] for number in row]
-
-
-def _words_at(text: str, start: int, end: int) -> Iterator[str]:
-    """Yield the words that a range of a text touches."""
+def words_at(text: str, start: int, end: int) -> Iterator[str]:
+    """Yield the words that a stretch of a text touches."""
     return (word[0] for word in re.finditer(r"\S+", text) if word.start() < end and start < word.end())
 
 
@@ -246,8 +63,8 @@ def _away(box: Box, line: Box | None) -> int:
     return 0 if line is None else max(0, line.top - box.bottom, box.top - line.bottom)
 
 
-class _Compared:
-    """The blocks of a page, compared with the witness's words."""
+class Compared:
+    """The blocks of a page beside what the witness saw."""
 
     def __init__(self, blocks: Sequence[Block], witness: WitnessText, unsure: frozenset[str] | None) -> None:
         self.blocks, self.witness = blocks, witness
@@ -341,7 +158,7 @@ class _Compared:
                     others
                     and max(one.confidence for one in others) < _UNSURE
                     and look_alike(written, [one.token for one in others])
-                    and unsure.isdisjoint(_words_at(self.lines[line][1], written[0].start, written[-1].end))
+                    and unsure.isdisjoint(words_at(self.lines[line][1], written[0].start, written[-1].end))
                 ):
                     aligned.match(run, places)
                     aligned.differs.difference_update(run)
@@ -524,7 +341,7 @@ class _Compared:
         if any(whole and self.witness.kinds[row] not in _ASIDE for row, _, whole in self.missing):
             return Verdict.INCOMPLETE
         longest = max(map(len, in_a_row(lost)), default=0)
-        is_invented = len(lost) > _INVENTED * len(self.judged) or longest >= _INVENTED_ROW
+        is_invented = len(lost) > _INVENTED * len(self.judged) or longest >= INVENTED_ROW
         return Verdict.REVIEW if is_invented or any(one.on_value for one in self.doubts) else Verdict.OK
 
     def report(self) -> Witnessed:

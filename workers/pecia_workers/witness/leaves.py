@@ -13,8 +13,7 @@ from pecia_schemas.merging import pointer
 from pecia_schemas.misread import distance
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.layout.lines import around, middle
-from pecia_workers.witness.grounding import WitnessText
-from pecia_workers.witness.tokens import Token, tokens_of
+from pecia_workers.witness.tokens import Token, WitnessText, tokens_of
 
 _MONTHS: Final = {
     name: number

@@ -1,4 +1,4 @@
-"""A page's text as tokens: their comparison, and the places of its words.
+"""A page's text as tokens: which of them say the same, and where those of a witness stand.
 
 A token is a number with its sign and separators, a run of letters, one Chinese character, or one of few symbols. The
 rest is punctuation and markup, and not compared.
@@ -6,17 +6,26 @@ rest is punctuation and markup, and not compared.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pecia_schemas.blocks import Box, Line, Word
+from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Word
 from pecia_schemas.misread import at_least, distance, shape_of
-from pecia_workers.layout.lines import box_of, is_decisive, is_unit, is_value, words_of
+from pecia_workers.layout.lines import (
+    box_of,
+    corners_of,
+    is_decisive,
+    is_unit,
+    is_value,
+    middle,
+    runs_of,
+    words_of,
+)
 
 _HAN: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _DASHES: Final = r"-\u2010-\u2015\u2212"
@@ -166,6 +175,98 @@ def _joined(tokens: Sequence[Token]) -> str:
     )
 
 
+_UNKNOWN: Final = re.compile(
+    r"[^\W\d_\u0000-\u024f\u1e00-\u1eff⁰⁴-⁹\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaffµ\u03bc]"
+)
+"""Letters of scripts that the CPU engine does not read."""
+_OXYGEN: Final = re.compile(r"\b(p|pC|[pP][aevt]C?|S[pavc]|Fi|etC)02\b")
+"""Of which a recogniser takes the letter for a digit. `C02` and `S02` are codes of diagnoses, too."""
+_HANGUL: Final = re.compile(r"[\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A token of the witness, and where it stands."""
+
+    token: Token
+    box: Box
+    confidence: float
+    row: int
+    word: str
+    origin: Box
+    """That of its word, as it was read."""
+
+
+class WitnessText:
+    """What a witness read of a page."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        source: Source,
+        *,
+        pixels: NDArray[np.uint8] | None = None,
+        language: str | None = None,
+    ) -> None:
+        """`pixels`: the page, where the witness is not sure of its places. `language`: what it took the page for."""
+        self.source = source
+        self.comparison = Comparison(exact=source is Source.LAYER)
+        self.seen: list[Seen] = []
+        self.kinds: list[BlockKind] = []
+        """Of each line, or row of a table: what it is of."""
+        self._reads_hangul = language == "ko"
+        for block in blocks:
+            for row in _rows_of(block):
+                words = [
+                    (word, read.box)
+                    for line in row
+                    for word, read in zip(placed_words(line, pixels), words_of(line), strict=True)
+                ]
+                self._take_words(words, len(self.kinds), pixels)
+                self.kinds.append(block.kind)
+
+    def _take_words(
+        self, words: Iterable[tuple[Word, Box]], row: int, pixels: NDArray[np.uint8] | None
+    ) -> None:
+        for word, origin in words:
+            sure = 1.0 if word.confidence is None else word.confidence
+            last = (one.word for one in self.seen[-3:] if one.row == row)  # as many as identify a name
+            tokens = [*tokens_of(_OXYGEN.sub(r"\1O2", word.text), row, before=" ".join(last))]
+            ends_range = (
+                bool(self.seen)
+                and self.seen[-1].row == row
+                and self.seen[-1].token.is_number
+                and word.box.left - self.seen[-1].box.right < word.box.bottom - word.box.top
+            )
+            boxes = token_boxes(word, tokens, pixels, ends_range=ends_range)
+            for token, box in zip(tokens, boxes, strict=True):
+                self.seen.append(Seen(token, box, sure, row, word.text, origin))
+
+    def can_read(self, token: Token) -> bool:
+        """Return whether the witness knows the script of a token."""
+        if self.comparison.exact or not _UNKNOWN.search(token.text):
+            return True
+        return self._reads_hangul and _HANGUL.search(token.text) is not None
+
+
+def _rows_of(block: Block) -> Iterator[Sequence[Line]]:
+    """Yield its lines, those of a table's row together and from its first to its last column."""
+    cells = [cell for cell in block.table.cells if cell.box] if block.table else []
+    if not cells:
+        yield from ([line] for line in block.lines)
+        return
+    corners = corners_of(cell.box for cell in cells if cell.box)
+    places = []
+    for line in block.lines:
+        at = np.array(middle(line.box))
+        outside = np.maximum(corners[:, :2] - at, at - corners[:, 2:]).clip(0).sum(axis=1)
+        cell = cells[int(outside.argmin())]
+        places.append((cell.row, cell.column))
+    order = sorted(range(len(places)), key=places.__getitem__)
+    for _, row in groupby(order, key=lambda number: places[number][0]):
+        yield [block.lines[number] for number in row]
+
+
 _CONTRAST: Final = 0.4
 """Share of a line's strongest contrast from which a pixel is ink."""
 _LEAST_CONTRAST: Final = 24
@@ -227,7 +328,7 @@ def token_boxes(
         columns: NDArray[np.bool_] = np.any(
             _ink(pixels[max(0, box.top) : box.bottom, left : box.right]), axis=0
         )
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], columns.astype(np.int8), [0]]))) + left
+        edges = runs_of(columns).ravel() + left
         if len(edges) == 2 * count:  # each character has its own
             lefts, rights = edges[::2].tolist(), edges[1::2].tolist()
         else:
@@ -257,8 +358,7 @@ def _gap(columns: NDArray[np.bool_], end: int, start: int, height: int) -> int:
     """Return the gap between two words, near the recogniser's end of the first and start of the second."""
     about = (end + start) / 2
     low, high = max(0, round(about - height)), min(len(columns), round(about + height))
-    edges = np.flatnonzero(np.diff(np.concatenate([[1], columns[low:high].astype(np.int8), [1]])))
-    gaps = [(int(first) + low, int(last) + low) for first, last in zip(edges[::2], edges[1::2], strict=False)]
+    gaps = (runs_of(~columns[low:high]) + low).tolist()
     if not gaps:
         return round(about)
     first, last = max(gaps, key=lambda gap: (gap[1] - gap[0]) - 0.7 * abs(sum(gap) / 2 - about))

@@ -32,10 +32,10 @@ from pecia_workers.media.pages import PageImage
 from pecia_workers.observability import metrics
 from pecia_workers.protocol.attempts import waiting
 from pecia_workers.protocol.base import EngineError, EngineRequest, Generation, Generator, Piece
-from pecia_workers.witness.grounding import WitnessText, grounded
+from pecia_workers.witness.grounding import grounded
 from pecia_workers.witness.leaves import with_grounded_fields
 from pecia_workers.witness.second_look import pieces_in_question, with_readings
-from pecia_workers.witness.tokens import tokens_of
+from pecia_workers.witness.tokens import WitnessText, tokens_of
 
 log = structlog.get_logger(__name__)
 
