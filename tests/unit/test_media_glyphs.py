@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media import line_reader
+from pecia_workers.media import recognition
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits
-from pecia_workers.media.pdf import Distrust, TextLayer, text_layer
+from pecia_workers.media.text_layer import Distrust, TextLayer, text_layer
 from tests.shared import hand_made_pdfs as pdfs
 
 SCALE: Any = 150 / 72  # typed as int there
@@ -111,7 +111,7 @@ def test_a_sign_that_claims_to_be_a_letter_is_a_doubt_and_costs_no_layer(tmp_pat
 def test_a_digit_that_looks_like_another_and_cannot_be_read_is_a_doubt_on_a_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_reader, "line_reader", lambda: None)  # as where pecia[cpu] is not installed
+    monkeypatch.setattr(recognition, "line_reader", lambda: None)  # as where pecia[cpu] is not installed
     (tmp_path / "page.pdf").write_bytes(pdf_in("DejaVuSans", {"5": "6"}))
     page = load_page(tmp_path / "page.pdf", 0, Limits.of(WorkerSettings()))
     doubts = {(doubt.text, doubt.other) for doubt in page.doubts if doubt.on_value}

@@ -17,7 +17,7 @@ from pypdfium2 import raw
 from pecia_schemas.blocks import Source, text_of
 from pecia_workers.layout.blocks import layout
 from pecia_workers.layout.lines import is_mostly_backward
-from pecia_workers.media.pdf import text_layer
+from pecia_workers.media.text_layer import text_layer
 
 SIZE = 14.0
 FONT = files("matplotlib").joinpath("mpl-data", "fonts", "ttf", "DejaVuSans.ttf").read_bytes()

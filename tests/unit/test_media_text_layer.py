@@ -21,9 +21,9 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preparation
 from pecia_workers.commands import doctor
 from pecia_workers.media.decoding import load_page
-from pecia_workers.media.own_fonts import scripts_without_a_font
 from pecia_workers.media.pages import Limits, MediaError, PageImage, Plan
-from pecia_workers.media.pdf import Distrust, TextLayer, text_layer
+from pecia_workers.media.recognition import scripts_without_a_font
+from pecia_workers.media.text_layer import Distrust, TextLayer, text_layer
 from pecia_workers.processes.confinement import Guard, missing_guards
 from tests.shared import hand_made_pdfs as pdfs
 from tests.shared.pictures import encoded
@@ -328,7 +328,7 @@ from pecia_schemas.blocks import text_of
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.processes import confinement
 from pecia_workers.media.decoding import load_page
-from pecia_workers.media.own_fonts import scripts_without_a_font
+from pecia_workers.media.recognition import scripts_without_a_font
 from pecia_workers.media.pages import Limits
 
 confinement._READABLE = tuple(place for place in confinement._READABLE if "fonts" not in place)

@@ -34,8 +34,8 @@ from pecia_workers.engines.speed import pace
 from pecia_workers.ledger import standing
 from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_for_questions
 from pecia_workers.media import decoding
-from pecia_workers.media.own_fonts import scripts_without_a_font
 from pecia_workers.media.processes import public_environment
+from pecia_workers.media.recognition import scripts_without_a_font
 from pecia_workers.processes.confinement import missing_guards, readable_places
 from pecia_workers.processes.template import Template
 from pecia_workers.protocol.base import EngineUnavailableError

@@ -24,6 +24,7 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.layout.ink import View, growth_for, is_blank, levelled, turned
+from pecia_workers.layout.lines import scaled
 from pecia_workers.media.barcodes import barcodes_of
 from pecia_workers.media.images import ImagePages, TiffPages
 from pecia_workers.media.orientation import line_classifier, turn_needed
@@ -112,7 +113,7 @@ def _prepared(source: PageSource, index: int, pixels: NDArray[np.uint8], plan: P
     pieces = layer.lines(page.scale)
     found = layout(pieces, page.pixels, source=Source.LAYER)
     if is_read:
-        unread = layer.unread_boxes(page.scale)
+        unread = tuple(scaled(box, page.scale) for box in layer.unread)
         doubts = (*found.doubts, *layer.doubts(page.scale))
         return replace(
             page, blocks=found.blocks, doubts=doubts, pieces=pieces if unread else (), unread=unread

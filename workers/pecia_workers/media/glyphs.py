@@ -22,18 +22,26 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice, pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from pecia_workers.media.layer_characters import Character, Rectangle
-from pecia_workers.media.layer_text import gap_between
-from pecia_workers.media.line_reader import Context, plain, read_again
+from pecia_schemas.blocks import Doubt, DoubtReason
+from pecia_workers.media.layer_text import Character, gap_between, scaled_box
 from pecia_workers.media.overdrawn import drawn_signs, letters_over_letters
-from pecia_workers.media.own_fonts import LETTERS, SIGNS, distances, index_of, look_of
+from pecia_workers.media.recognition import (
+    INDEX,
+    LETTERS,
+    SIGNS,
+    Context,
+    distances,
+    look_of,
+    plain,
+    read_again,
+)
 
 _Shape: TypeAlias = tuple[int, str, int, int, int, int]
 """The font of a glyph, its code, and its box by the font's size."""
@@ -90,22 +98,13 @@ _COMMON: Final = {
 """Encodings, and the first bytes of their characters of everyday use."""
 
 
-class Misreading(NamedTuple):
-    """A word that may say something else than its layer."""
-
-    box: Rectangle
-    text: str
-    other: str
-    on_value: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Naming:
     """What was found out about the names of a page's glyphs."""
 
     is_wrong: bool = False
     """Whether letters or values are not what they claim."""
-    doubts: tuple[Misreading, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     """Values of which that is not known, and signs that are not what they claim."""
     unsure: tuple[range, ...] = ()
     """Places of the words that are to be read from their pixels."""
@@ -119,13 +118,13 @@ def judge_naming(characters: Sequence[Character | None], grey: Image.Image) -> N
         for sample in islice(page.places, _MOST_SHAPES)
         if sample.size >= _LEAST_SIZE and sample.has_glyph and not sample.is_turned
     ]
-    known = [sample for sample in drawn if index_of(sample.code) is not None]
+    known = [sample for sample in drawn if sample.code in INDEX]
     unlike = distances([look_of(sample, grey) for sample in known])
     wrong = list(_of_wrong_fonts([*_alike(known, unlike), *_square(page.places)]))
     if page.share_of(wrong) > _MOST_WRONG and not page.has_most_of(wrong):
         return Naming(is_wrong=True)
     twofold = set(_of_two_shapes(drawn, grey))
-    if any(category(one.code).startswith("L") and index_of(one.code) is None for one in twofold):
+    if any(category(one.code).startswith("L") and one.code not in INDEX for one in twofold):
         return Naming(is_wrong=True)
     unsure = tuple(set(page.unsure(drawn, twofold)))
     if sum(map(len, unsure)) > max(_FEW, _FEW_OF_ALL * len(characters)):
@@ -200,12 +199,12 @@ class _Page:
         is_narrow = digit == "0" and bool(widths) and width <= _AS_WIDE * float(np.median(widths))
         return is_narrow or sample in twofold
 
-    def drawn_signs(self) -> Iterator[Misreading]:
+    def drawn_signs(self) -> Iterator[Doubt]:
         """Yield the numbers in which a point or a minus sign is drawn that is no character."""
         for place, sign in drawn_signs(self.characters, np.asarray(self.grey)):
             context = Context.of(self.characters, place, word=True)
             other = context.text[: context.place] + sign + context.text[context.place :]
-            yield Misreading(context.box, context.text, other, on_value=True)
+            yield _doubt(context, other, on_value=True)
 
     def share_of(self, samples: Iterable[Character]) -> float:
         """Return the share of all characters that have these shapes."""
@@ -232,19 +231,26 @@ class _Page:
             if reading == plain(sample.code):
                 return reading
             if reading and (
-                len(reading) > 1
-                or index_of(reading) is None
-                or nearer is None
-                or reading in map(plain, nearer)
+                len(reading) > 1 or reading not in INDEX or nearer is None or reading in map(plain, nearer)
             ):
                 found[reading] += 1
         return next((reading for reading, count in found.items() if 2 * count > len(chosen)), None)
 
-    def doubts_on(self, sample: Character, other: str, *, on_value: bool) -> Iterator[Misreading]:
+    def doubts_on(self, sample: Character, other: str, *, on_value: bool) -> Iterator[Doubt]:
         """Yield the places at which a shape stands, the first if it is no value, with what it may be instead."""
         for place in self.places[sample][: _MOST_DOUBTS if on_value else 1]:
             context = Context.of(self.characters, place, word=True)
-            yield Misreading(context.box, context.text, context.with_other(other), on_value)
+            yield _doubt(context, context.with_other(other), on_value=on_value)
+
+
+def _doubt(context: Context, other: str, *, on_value: bool) -> Doubt:
+    return Doubt(
+        reason=DoubtReason.DISAGREES,
+        box=scaled_box(context.box, 1.0),
+        text=context.text,
+        other=other,
+        on_value=on_value,
+    )
 
 
 def _word_around(characters: Sequence[Character | None], place: int) -> range:
@@ -286,7 +292,7 @@ def _alike(known: Sequence[Character], unlike: NDArray[np.float32]) -> Iterator[
     letters = np.array([letter not in SIGNS for letter in LETTERS])
     judged: set[_Shape] = set()
     for sample, row in zip(known, unlike, strict=True):
-        index, shape = index_of(sample.code), _shape_of(sample)
+        index, shape = INDEX.get(sample.code), _shape_of(sample)
         if index is not None and letters[index] and shape not in judged:
             judged.add(shape)
             yield sample, int((row[letters] < row[index]).sum()) < _ALIKE

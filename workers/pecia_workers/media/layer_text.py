@@ -7,17 +7,19 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 import pypdfium2
 from pypdfium2 import raw
 
 from pecia_schemas.blocks import Box, Line, Word
-from pecia_workers.media.layer_characters import SLANT, Character, Rectangle
+from pecia_workers.media.pdf_objects import Rectangle
 from pecia_workers.media.right_to_left import by_direction, pieces_of
 
-_FINE: Final = 16
-"""Parts of a pixel: pdfium places points on full pixels."""
+_ASCENT, _DESCENT = 0.75, 0.2
+"""How far a line's box reaches above and below its baseline, by the font's size."""
+_SLANT: Final = 5.0
+"""Degrees from which text stands at an angle, and from which another piece of text begins."""
 _SAMPLE: Final = 500
 """Characters that show how a page's text is turned."""
 _NO_GLYPH: Final = 0.01
@@ -50,17 +52,66 @@ _SAME_LOOK: Final = ("\u2e80", "\u2fdf"), ("\uf900", "\ufb06"), ("\ufb1d", "\ufd
 drawn alike."""
 
 
-def placing(page: pypdfium2.PdfPage, width: int, height: int) -> pypdfium2.PdfMatrix:
-    """Return what takes a point of the page to a pixel of it drawn at this size: crop box and /Rotate count."""
-    x, y = ctypes.c_int(), ctypes.c_int()
+class Character(NamedTuple):
+    """One character where it stands, in pixels of the drawn page."""
 
-    def placed(across: float, up: float) -> tuple[float, float]:
-        raw.FPDF_PageToDevice(page, 0, 0, width * _FINE, height * _FINE, 0, across, up, x, y)
-        return x.value / _FINE, y.value / _FINE
+    text: str
+    """As it is read: more than one letter for a ligature."""
+    code: str
+    """As the file has it."""
+    box: Rectangle
+    """Around its ink; around its place if it has no glyph."""
+    origin: tuple[float, float]
+    """Where it begins on its baseline."""
+    size: float
+    """Of the font."""
+    angle: float
+    """Degrees, clockwise, from upright: -180 to 180."""
+    font: int
+    order: int
+    """When it is drawn, among all that is drawn on the page."""
+    invisible: bool
+    has_glyph: bool
+    """Whether its font is there to draw it."""
+    unmapped: bool
+    """Whether it is not known what it stands for."""
 
-    (e, f), (right, right_down), (top, top_down) = placed(0, 0), placed(1000, 0), placed(0, 1000)
-    parts = (right - e) / 1000, (right_down - f) / 1000, (top - e) / 1000, (top_down - f) / 1000, e, f
-    return pypdfium2.PdfMatrix.from_raw(raw.FS_MATRIX(*parts))
+    @property
+    def is_turned(self) -> bool:
+        """Whether it does not stand upright."""
+        return abs(self.angle) > _SLANT
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether it is an accent or a vowel sign that belongs to the letter before it."""
+        return unicodedata.category(self.code).startswith("M")
+
+    @property
+    def place(self) -> Rectangle:
+        """What it takes of its line: the same height for all letters of a font."""
+        if self.is_turned:
+            return self.box
+        left, top, right, bottom = self.box
+        baseline = self.origin[1]
+        above, below = baseline - _ASCENT * self.size, baseline + _DESCENT * self.size
+        return left, min(top, above), right, max(bottom, below)
+
+    def along(self, angle: float) -> tuple[float, float]:
+        """Return where it begins and ends on a line of this angle."""
+        left, top, right, bottom = self.box
+        if not angle:
+            return left, right
+        cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+        middle = (left + right) / 2 * cosine + (top + bottom) / 2 * sine
+        half = ((right - left) * abs(cosine) + (bottom - top) * abs(sine)) / 2
+        return middle - half, middle + half
+
+    def across(self, angle: float) -> float:
+        """Return where its baseline is, below the top of a page that is turned until lines of this angle are level."""
+        x, y = self.origin
+        if not angle:
+            return y
+        return y * math.cos(math.radians(angle)) - x * math.sin(math.radians(angle))
 
 
 def turn_needed(text: pypdfium2.PdfTextPage, place: pypdfium2.PdfMatrix) -> int:
@@ -75,16 +126,6 @@ def turn_needed(text: pypdfium2.PdfTextPage, place: pypdfium2.PdfMatrix) -> int:
             if math.isfinite(own.a * size) and math.isfinite(own.b * size):
                 quarters[round(math.degrees(math.atan2(own.b * size, own.a * size)) / 90) % 4] += 1
     return -90 * quarters.most_common(1)[0][0] % 360 if quarters else 0
-
-
-def turned(place: pypdfium2.PdfMatrix, degrees: int, width: int, height: int) -> pypdfium2.PdfMatrix:
-    """Return the placing on the drawn page after it was turned clockwise by quarters; `width` and `height` before."""
-    return {
-        0: place,
-        90: place.multiply(pypdfium2.PdfMatrix(0, 1, -1, 0, height, 0)),
-        180: place.multiply(pypdfium2.PdfMatrix(-1, 0, 0, -1, width, height)),
-        270: place.multiply(pypdfium2.PdfMatrix(0, -1, 1, 0, 0, width)),
-    }[degrees]
 
 
 class CharacterReader:
@@ -157,9 +198,8 @@ class CharacterReader:
     def _is_drawn(self, index: int) -> bool:
         """Return whether a level or upright space has a glyph that is not empty: its font names a sign so."""
         raw.FPDFText_GetMatrix(self._text, index, self._matrix)
-        if min(abs(self._matrix.a), abs(self._matrix.b)) > _NO_GLYPH * max(
-            abs(self._matrix.a), abs(self._matrix.b)
-        ):
+        less, more = sorted((abs(self._matrix.a), abs(self._matrix.b)))
+        if less > _NO_GLYPH * more:
             return False
         left, right, bottom, top = self._four
         raw.FPDFText_GetCharBox(self._text, index, left, right, bottom, top)
@@ -233,7 +273,7 @@ def gap_between(last: Character, character: Character) -> float | None:
     (start, end), (from_, to) = last.along(last.angle), character.along(last.angle)
     gap = max(from_ - end, start - to) / size
     step = abs(character.across(last.angle) - last.across(last.angle)) / size
-    return gap if slant <= SLANT and gap <= _GAP and step <= _STEP else None
+    return gap if slant <= _SLANT and gap <= _GAP and step <= _STEP else None
 
 
 def _line(piece: list[list[Character]], scale: float) -> Line | None:
@@ -271,7 +311,7 @@ def _box_around(characters: Sequence[Character], scale: float) -> Box:
     return scaled_box(rectangle_around(characters), scale)
 
 
-def rectangle_around(characters: Sequence[Character]) -> Rectangle:
+def rectangle_around(characters: Iterable[Character]) -> Rectangle:
     """Return what characters take of their line."""
     lefts, tops, rights, bottoms = zip(*(character.place for character in characters), strict=True)
     return min(lefts), min(tops), max(rights), max(bottoms)

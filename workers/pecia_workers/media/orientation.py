@@ -7,10 +7,7 @@ The nearest neighbours of letters tell whether lines run across or along the pag
 of the lines which way is up. Where either is unsure the page stays as it is: turning an upright page would lose it.
 """
 
-import importlib.util
 from collections.abc import Iterable, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -18,45 +15,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_workers.layout.ink import View
+from pecia_workers.media.recognition import network
 
-_MODEL = Path("models", "ch_ppocr_mobile_v2.0_cls_mobile.onnx")
 _INPUT_WIDTH, _INPUT_HEIGHT = 192, 48  # what the network was trained on
-
-
-class LineClassifier:
-    """PaddleOCR's text line classifier on onnxruntime, one thread."""
-
-    def __init__(self, model: Path) -> None:
-        import onnxruntime  # noqa: PLC0415  only where pecia[cpu] is installed
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        providers = ["CPUExecutionProvider"]
-        self._session: Any = onnxruntime.InferenceSession(str(model), options, providers)
-        self._input = self._session.get_inputs()[0].name
-
-    def upside_down(self, pieces: Sequence[Image.Image]) -> NDArray[np.float32]:
-        """Return for each grey piece of a line the probability that it stands on its head."""
-        batch = np.zeros((len(pieces), 3, _INPUT_HEIGHT, _INPUT_WIDTH), dtype=np.float32)
-        for number, piece in enumerate(pieces):
-            width = min(_INPUT_WIDTH, max(1, round(piece.width * _INPUT_HEIGHT / piece.height)))
-            grey = np.asarray(piece.resize((width, _INPUT_HEIGHT)), dtype=np.float32)
-            batch[number, :, :, :width] = grey / 127.5 - 1
-        probabilities: NDArray[np.float32] = self._session.run(None, {self._input: batch})[0]
-        return probabilities[:, 1]
-
-
-@cache
-def line_classifier() -> LineClassifier | None:
-    """Return the classifier, loaded once in this process, or None where pecia[cpu] is not installed."""
-    package = importlib.util.find_spec("rapidocr")
-    if package is None or package.origin is None or importlib.util.find_spec("onnxruntime") is None:
-        return None
-    model = Path(package.origin).parent / _MODEL
-    return LineClassifier(model) if model.is_file() else None
-
-
 _STRIPS = 4
 _LETTER_SIZES = range(5, 80)
 _MIN_LETTERS, _LETTER_SAMPLES, _MAX_LETTERS = 8, 400, 8_000
@@ -165,7 +126,12 @@ _CERTAIN: Final = 0.8
 _PADDING: Final = 0.15
 
 
-def turn_needed(view: View, classifier: LineClassifier) -> int:
+def line_classifier() -> Any:
+    """Return PaddleOCR's classifier of text lines, None where pecia[cpu] is not installed."""
+    return network("ch_ppocr_mobile_v2.0_cls_mobile.onnx")
+
+
+def turn_needed(view: View, classifier: Any) -> int:
     """Return the degrees, clockwise, that turn the page upright: 0, 90, 180 or 270; 0 if in doubt."""
     across = share_across(view.levelled().letters)
     if across is None:
@@ -183,7 +149,7 @@ def turn_needed(view: View, classifier: LineClassifier) -> int:
     return 90 if upside_down < 1 - _SURE else 0
 
 
-def _share_upside_down(view: View, classifier: LineClassifier) -> float:
+def _share_upside_down(view: View, classifier: Any) -> float:
     """Return how probably lines that run across stand on their heads, by samples of them; 0.5 with too few."""
     level = view.levelled()
     spans = text_spans(level.letters)
@@ -197,8 +163,19 @@ def _share_upside_down(view: View, classifier: LineClassifier) -> float:
         right = min(level.grey.width, columns.stop + margin)
         bottom = min(level.grey.height, rows.stop + margin)
         pieces.append(level.grey.crop((left, top, right, bottom)))
-    probability = float(classifier.upside_down(pieces).mean())
+    probability = _probability_on_head(pieces, classifier)
     if not 1 - _CERTAIN < probability < _CERTAIN:
         return probability
     korean = stands_on_head(level.letters, spans)
     return probability if korean is None else float(korean)
+
+
+def _probability_on_head(pieces: Sequence[Image.Image], classifier: Any) -> float:
+    """Return the mean probability that grey pieces of lines stand on their heads."""
+    batch = np.zeros((len(pieces), 3, _INPUT_HEIGHT, _INPUT_WIDTH), dtype=np.float32)
+    for number, piece in enumerate(pieces):
+        width = min(_INPUT_WIDTH, max(1, round(piece.width * _INPUT_HEIGHT / piece.height)))
+        grey = np.asarray(piece.resize((width, _INPUT_HEIGHT)), dtype=np.float32)
+        batch[number, :, :, :width] = grey / 127.5 - 1
+    (probabilities,) = classifier.run(None, {classifier.get_inputs()[0].name: batch})
+    return float(probabilities[:, 1].mean())

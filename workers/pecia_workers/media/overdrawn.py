@@ -1,17 +1,25 @@
 """What a page shows beside the letters of its text layer, or over them, and the layer does not tell.
 
-Letters that are drawn over other letters, as where a word was covered and another one written there; and a decimal
-point or a minus sign that is a drawn shape, no letter: `1 5` for `1.5`.
+Letters that are drawn over other letters, as where a word was covered and another one written there; a decimal point
+or a minus sign that is a drawn shape, no letter: `1 5` for `1.5`; and words that the file itself strikes out, with a
+drawn line or an annotation. Places in a file are exact, so that a line counts which pixels alone do not tell from a
+stroke of a letter: one through a single digit, a dashed, a thick or a pale one. The lines of tables and charts go on
+beside the text, or pass below it.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+import ctypes
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
+import pypdfium2
 from numpy.typing import NDArray
+from pypdfium2 import raw
 
-from pecia_workers.media.layer_characters import Character
-from pecia_workers.media.layer_text import gap_between
+from pecia_schemas.blocks import Line, Word
+from pecia_workers.media.layer_text import Character, gap_between
+from pecia_workers.media.pdf_objects import Rectangle, rectangle_of
 
 _COMMON: Final = 0.35
 """Share of the smaller of two boxes that they have in common, from which one letter is over the other."""
@@ -34,6 +42,16 @@ _POINT, _POINT_PLACE = (0.06, 0.22), (-0.04, 0.2)
 """Least and greatest side of a point, and how far its middle is above the baseline, by the same size."""
 _MINUS, _MINUS_HIGH, _MINUS_PLACE = (0.25, 0.75), (0.03, 0.15), (0.2, 0.5)
 """Width and height of a minus sign, and how far its middle is above the baseline."""
+
+_BAND: Final = (0.2, 0.68)
+"""Of the height of a word's box, from its capitals to its descenders: where a line strikes."""
+_THICK: Final = 0.45
+"""Of the same height."""
+_COVERED: Final = 0.75
+"""Of a word's width."""
+_GOES_ON: Final = 1.5
+"""How far a line goes on beside the words of its row, by their height."""
+_MOST_SEGMENTS: Final = 64
 
 
 def letters_over_letters(characters: Sequence[Character | None]) -> set[int]:
@@ -130,3 +148,83 @@ def _marks(
         high, middle = int(rows[-1] - rows[0]) + 1, float(rows[-1] + rows[0] + 1) / 2
         if 0 < first < end < band.shape[1] and rows[0] > 0 and rows[-1] + 1 < len(band):
             yield left + first, end - first, high, (baseline - top - middle) / size
+
+
+def level_lines(item: Any, place: pypdfium2.PdfMatrix) -> Iterator[Rectangle]:
+    """Yield the level lines of a drawn object, in pixels: strokes, and rectangles that are filled."""
+    fill, stroke = ctypes.c_int(), ctypes.c_int()
+    segments = raw.FPDFPath_CountSegments(item)
+    if segments > _MOST_SEGMENTS or not raw.FPDFPath_GetDrawMode(item, fill, stroke):
+        return
+    if fill.value or not stroke.value:
+        left, top, right, bottom = rectangle_of(item, place)
+        if right - left > bottom - top:
+            yield left, top, right, bottom
+        return
+    own, width = raw.FS_MATRIX(), ctypes.c_float()
+    raw.FPDFPageObj_GetMatrix(item, own)
+    raw.FPDFPageObj_GetStrokeWidth(item, width)
+    to_pixels = pypdfium2.PdfMatrix.from_raw(own).multiply(place)
+    half = width.value * abs(to_pixels.d or to_pixels.b) / 2
+    for (_, start), (kind, end) in pairwise(_points(item, segments, to_pixels)):
+        if kind == raw.FPDF_SEGMENT_LINETO and abs(end[1] - start[1]) <= max(1.0, half):
+            low, high = sorted((start[1], end[1]))
+            yield min(start[0], end[0]), low - half, max(start[0], end[0]), high + half
+
+
+def _points(
+    item: Any, segments: int, to_pixels: pypdfium2.PdfMatrix
+) -> Iterator[tuple[int, tuple[float, float]]]:
+    x, y = ctypes.c_float(), ctypes.c_float()
+    for number in range(segments):
+        segment = raw.FPDFPath_GetPathSegment(item, number)
+        raw.FPDFPathSegment_GetPoint(segment, x, y)
+        yield raw.FPDFPathSegment_GetType(segment), to_pixels.on_point(x.value, y.value)
+
+
+def struck_places(note: Any) -> Iterator[Rectangle]:
+    """Yield the middles of what an annotation strikes out, in the page's coordinates."""
+    if raw.FPDFAnnot_GetSubtype(note) != raw.FPDF_ANNOT_STRIKEOUT:
+        return
+    quad = raw.FS_QUADPOINTSF()
+    for number in range(min(_MOST_SEGMENTS, raw.FPDFAnnot_CountAttachmentPoints(note))):
+        if raw.FPDFAnnot_GetAttachmentPoints(note, number, quad):
+            across, up = (quad.x1, quad.x2, quad.x3, quad.x4), (quad.y1, quad.y2, quad.y3, quad.y4)
+            middle = (min(up) + max(up)) / 2
+            yield min(across), middle, max(across), middle
+
+
+def with_drawn_strikes(lines: Sequence[Line], strikes: Iterable[Rectangle]) -> tuple[Line, ...]:
+    """Return the lines of a page with the words marked that these level lines strike out."""
+    marked = list(lines)
+    tops, bottoms = np.array([(line.box.top, line.box.bottom) for line in lines]).reshape(-1, 2).T
+    for left, top, right, bottom in strikes:
+        middle = (top + bottom) / 2
+        row = np.flatnonzero((tops < middle) & (middle < bottoms)).tolist()
+        struck = [
+            place
+            for place in row
+            if any(_is_struck(word, left, right, middle) for word in marked[place].words)
+        ]
+        if not struck:
+            continue
+        height = max(marked[place].box.bottom - marked[place].box.top for place in struck)
+        start = min(marked[place].box.left for place in row) - _GOES_ON * height
+        end = max(marked[place].box.right for place in row) + _GOES_ON * height
+        if bottom - top <= _THICK * height and start <= left and right <= end:
+            for place in struck:
+                words = (
+                    word.model_copy(update={"struck": True})
+                    if _is_struck(word, left, right, middle)
+                    else word
+                    for word in marked[place].words
+                )
+                marked[place] = marked[place].model_copy(update={"words": tuple(words)})
+    return tuple(marked)
+
+
+def _is_struck(word: Word, left: float, right: float, middle: float) -> bool:
+    box = word.box
+    height, covered = box.bottom - box.top, min(right, box.right) - max(left, box.left)
+    is_within = _BAND[0] * height <= middle - box.top <= _BAND[1] * height
+    return is_within and covered >= _COVERED * (box.right - box.left) and any(map(str.isalnum, word.text))

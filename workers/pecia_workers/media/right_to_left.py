@@ -29,7 +29,7 @@ from pecia_workers.layout.lines import is_backward, is_mostly_backward, is_unit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pecia_workers.media.layer_characters import Character
+    from pecia_workers.media.layer_text import Character
 
 _STEP, _GAP, _SPACE = 0.6, 0.8, 0.12
 """What begins another line, another piece of one, another word: by the font's size."""

@@ -1,0 +1,174 @@
+"""What is drawn on a PDF page: its objects in order, where they stand in pixels, and pictures that are damaged."""
+
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, TypeAlias, cast
+
+import numpy as np
+import pypdfium2
+from numpy.typing import NDArray
+from pypdfium2 import raw
+
+from pecia_workers.media.damage import (
+    SavedPage,
+    is_deflate_cut,
+    is_fax_broken,
+    is_jbig2_broken,
+    is_jpeg_broken,
+)
+
+Rectangle: TypeAlias = tuple[float, float, float, float]
+"""Left, top, right and bottom, in pixels."""
+
+_FINE: Final = 16
+"""Parts of a pixel: pdfium places points on full pixels."""
+_DEPTH, _MOST_OBJECTS = 8, 100_000
+"""Depth of forms within forms, and number of objects examined on a page."""
+_PAPER: Final = 200
+"""Grey from which paper is light."""
+
+
+def placing(page: pypdfium2.PdfPage, width: int, height: int) -> pypdfium2.PdfMatrix:
+    """Return what takes a point of the page to a pixel of it drawn at this size: crop box and /Rotate count."""
+    x, y = ctypes.c_int(), ctypes.c_int()
+
+    def placed(across: float, up: float) -> tuple[float, float]:
+        raw.FPDF_PageToDevice(page, 0, 0, width * _FINE, height * _FINE, 0, across, up, x, y)
+        return x.value / _FINE, y.value / _FINE
+
+    (e, f), (right, right_down), (top, top_down) = placed(0, 0), placed(1000, 0), placed(0, 1000)
+    parts = (right - e) / 1000, (right_down - f) / 1000, (top - e) / 1000, (top_down - f) / 1000, e, f
+    return pypdfium2.PdfMatrix.from_raw(raw.FS_MATRIX(*parts))
+
+
+def turned_placing(place: pypdfium2.PdfMatrix, degrees: int, width: int, height: int) -> pypdfium2.PdfMatrix:
+    """Return the placing on the drawn page after it was turned clockwise by quarters; `width` and `height` before."""
+    return {
+        0: place,
+        90: place.multiply(pypdfium2.PdfMatrix(0, 1, -1, 0, height, 0)),
+        180: place.multiply(pypdfium2.PdfMatrix(-1, 0, 0, -1, width, height)),
+        270: place.multiply(pypdfium2.PdfMatrix(0, -1, 1, 0, 0, width)),
+    }[degrees]
+
+
+def objects_of(
+    page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix
+) -> Iterator[tuple[Any, int, pypdfium2.PdfMatrix]]:
+    """Yield the drawn objects in order, of what kind they are, and what takes their coordinates to pixels.
+
+    Forms, then their content.
+    """
+    within = _objects_within(page, raw.FPDFPage_CountObjects, raw.FPDFPage_GetObject, place, _DEPTH)
+    return islice(within, _MOST_OBJECTS)
+
+
+def _objects_within(
+    parent: Any,
+    count: Callable[[Any], int],
+    get: Callable[[Any, int], Any],
+    place: pypdfium2.PdfMatrix,
+    depth: int,
+) -> Iterator[tuple[Any, int, pypdfium2.PdfMatrix]]:
+    for item in filter(None, (get(parent, index) for index in range(count(parent)))):
+        kind = raw.FPDFPageObj_GetType(item)
+        yield item, kind, place
+        if depth and kind == raw.FPDF_PAGEOBJ_FORM:
+            matrix = raw.FS_MATRIX()
+            raw.FPDFPageObj_GetMatrix(item, matrix)
+            within = pypdfium2.PdfMatrix.from_raw(matrix).multiply(place)
+            yield from _objects_within(
+                item, raw.FPDFFormObj_CountObjects, raw.FPDFFormObj_GetObject, within, depth - 1
+            )
+
+
+def rectangle_of(item: Any, place: pypdfium2.PdfMatrix) -> Rectangle:
+    """Return where an object stands, given what takes its coordinates to pixels."""
+    left, bottom, right, top = (ctypes.c_float() for _ in range(4))
+    raw.FPDFPageObj_GetBounds(item, left, bottom, right, top)
+    return cast("Rectangle", place.on_rect(left.value, bottom.value, right.value, top.value))
+
+
+def area_within(place: Rectangle, width: float, height: float) -> float:
+    """Return the pixels of a page of this size that lie within a rectangle."""
+    left, top, right, bottom = place
+    return max(0.0, min(width, right) - max(0, left)) * max(0.0, min(height, bottom) - max(0, top))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A picture of a page as the file has it."""
+
+    item: Any
+    place: Rectangle
+    width: int
+    height: int
+    bits: int
+    """Of a pixel; 0: there is no decoder for it."""
+
+    def has_no_decoder(self, most_pixels: int, *, every: bool) -> bool:
+        """Whether pdfium cannot decode it; unless `every`, tried only where its header leaves that open.
+
+        Of a picture of one bit that shows only when it is decoded.
+        """
+        if not every and (self.bits > 1 or self.width * self.height > most_pixels):
+            return False
+        if bitmap := raw.FPDFImageObj_GetBitmap(self.item):
+            raw.FPDFBitmap_Destroy(bitmap)
+        return not bitmap
+
+    def filters(self) -> tuple[str, ...]:
+        """Return by what its data is encoded, the outermost first."""
+        name = ctypes.create_string_buffer(32)
+        filters = []
+        for number in range(raw.FPDFImageObj_GetImageFilterCount(self.item)):
+            raw.FPDFImageObj_GetImageFilter(self.item, number, name, len(name))
+            filters.append(name.value.decode("latin-1"))
+        return tuple(filters)
+
+    def length(self) -> int:
+        """Return its bytes before any filter is undone."""
+        return int(raw.FPDFImageObj_GetImageDataRaw(self.item, None, 0))
+
+    def is_cut(self, saved: SavedPage) -> bool:
+        """Whether its data ends early or is broken; `saved`: its page."""
+        *outer, last = self.filters() or ("",)
+        least = self.height * -(-self.width * self.bits // 8)  # bytes of its pixels
+        if last in ("DCTDecode", "DCT", "JPXDecode"):
+            return is_jpeg_broken(self._content(decoded=bool(outer)))
+        if last in ("FlateDecode", "Fl") and not outer:
+            return is_deflate_cut(self._content(), least)
+        if last in ("LZWDecode", "LZW", "RunLengthDecode", "RL", "FlateDecode", "Fl", ""):
+            return bool(raw.FPDFImageObj_GetImageDataDecoded(self.item, None, 0) < least)
+        is_fax = last == "CCITTFaxDecode" and saved.has_group4(self.width, self.height)
+        if not is_fax and last != "JBIG2Decode":
+            return False
+        bitmap = raw.FPDFImageObj_GetBitmap(self.item)
+        if not bitmap:
+            return True
+        pixels = pypdfium2.PdfBitmap.from_raw(bitmap).to_numpy()  # which frees the bitmap with its buffer
+        light: NDArray[np.bool_] = (pixels if pixels.ndim == 2 else pixels[:, :, 0]) >= _PAPER  # noqa: PLR2004  grey
+        return (is_fax_broken if is_fax else is_jbig2_broken)(self._content(decoded=bool(outer)), light)
+
+    def _content(self, *, decoded: bool = False) -> bytes:
+        read = raw.FPDFImageObj_GetImageDataDecoded if decoded else raw.FPDFImageObj_GetImageDataRaw
+        buffer = ctypes.create_string_buffer(read(self.item, None, 0))
+        read(self.item, buffer, len(buffer))
+        return buffer.raw
+
+
+def pictures_of(page: pypdfium2.PdfPage, pixels: NDArray[np.uint8]) -> Iterator[Picture]:
+    """Yield the pictures of a page that was rendered to these pixels."""
+    height, width = pixels.shape[:2]
+    known = raw.FPDF_IMAGEOBJ_METADATA()
+    for item, kind, place in objects_of(page, placing(page, width, height)):
+        if kind == raw.FPDF_PAGEOBJ_IMAGE:
+            raw.FPDFImageObj_GetImageMetadata(item, page, known)
+            yield Picture(
+                item=item,
+                place=rectangle_of(item, place),
+                width=known.width,
+                height=known.height,
+                bits=known.bits_per_pixel,
+            )
