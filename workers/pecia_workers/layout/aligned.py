@@ -25,38 +25,38 @@ _CROSSED: Final = 0.12
 _MAX_CELL: Final = 12.0
 """Median length of its pieces; longer ones are prose."""
 _WIDER: Final = 1.3
-"""Step between two parts of a page that are not one table, by that between most rows."""
+"""Step between two parts of a page that are separate tables, relative to that of most rows."""
 _JUMP: Final = 1.3
-"""How much farther it is to the next row than to the next line of a cell."""
+"""Distance to the next row, relative to that of the next line of a cell."""
 _PITCH: Final = 1.6
 """Widest step from line to line of one cell."""
 _MAX_OPTIONS: Final = 0.3
-"""Share of its pieces that are boxes to be ticked with their labels."""
+"""Share of its pieces that are checkboxes with their labels."""
 _UNCLEAR_PIECES: Final = 3
-"""Pieces a row from which rows look like a table, though no white space goes down between them."""
+"""Pieces in a row from which rows resemble a table although no white space separates columns."""
 _FULL_ROW: Final = 0.6
-"""Pieces of a row that has most columns, by those of the longest one."""
+"""Pieces of a row with most columns, relative to the longest row."""
 _IN_COLUMN: Final = 0.1
-"""Share of the pieces of such rows that start where one does that is of a column."""
+"""Share of the pieces of such rows that start where a column does."""
 FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese has its own
-"""A label, with its value or without."""
+"""A label, with or without its value."""
 _SAME_ROW, _HEAD_PITCH = 0.7, 2.2
-"""Step from line to line that is too short for rows of their own, and the longest one within the names of columns."""
+"""Step between lines that is too short for separate rows, and the longest step within the names of columns."""
 _LOOSE: Final = 1.35
-"""Step that is too long for lines of one cell."""
+"""Step between lines that is too long within one cell."""
 _SAME_STEP, _ROW_STEP, _HALF_STEP = 0.97, 0.93, 0.6
-"""By the step between rows: a step like it, a step that parts rows of a head, and a step too short for rows."""
+"""Relative to the step between rows: an equal step, one that separates rows of a head, and one too short for rows."""
 _NUMERIC, _VALUES = 0.6, 0.6
 """Share of numbers in a column of numbers, and in the first row of values."""
 _ABOVE: Final = 1.5
-"""How far the middle of a heading of all columns of values is from theirs."""
+"""Distance of the middle of a heading of all value columns from their middle."""
 _FLUSH, _LOWER, _FEW = 0.6, 0.4, 0.15
-"""Share of lines of prose that end at one place, of their pieces that go on with a sentence, and that hold a number."""
+"""Share of lines of prose that end at one place, of pieces that continue a sentence, and of pieces with a number."""
 _TWO_NUMBERS: Final = 0.3
 """Share of rows with several numbers in one column, above which it may be several columns."""
 _YEAR: Final = re.compile(r"(19|20)\d\d")
 _VALUE: Final = re.compile(r"\W*\d|\W+$|n\.?/?a\b")
-"""A number, with its unit or without, or the sign that none is known."""
+"""A number, with or without its unit, or the sign for an unknown value."""
 
 
 _Row: TypeAlias = list[tuple[int, int, Line]]
@@ -66,7 +66,7 @@ _Row: TypeAlias = list[tuple[int, int, Line]]
 def aligned_grids(
     pieces: Sequence[Line], rows: Sequence[Sequence[int]], rules: Rules, height: float
 ) -> list[Grid]:
-    """Return the grids of pieces that line up. `rows`: which pieces stand side by side, in reading order."""
+    """Return the grids of aligned pieces. `rows`: the pieces of each row, in reading order."""
     runs: list[list[list[int]]] = []
     run: list[list[int]] = []  # neighbouring rows of several pieces, and of single short pieces between these
     for above, row, following in zip([[], *rows], rows, [*rows[1:], []], strict=False):
@@ -90,7 +90,7 @@ def aligned_grids(
 
 
 def _is_apart(pieces: Sequence[Line], row: Sequence[int], height: float) -> bool:
-    """Return whether white space parts a row."""
+    """Return whether white space divides a row into cells."""
     boxes = [pieces[one].box for one in row]
     return any(right.left - left.right > 0.8 * height for left, right in pairwise(boxes))
 
@@ -104,7 +104,7 @@ def _is_near(pieces: Sequence[Line], above: Sequence[int], row: Sequence[int], h
 def _grids_of(
     pieces: Sequence[Line], run: list[list[int]], rules: Rules, height: float, depth: int = 3
 ) -> list[Grid]:
-    """Return the grid of rows; of rows that make none, those of the rows above and below the widest space."""
+    """Return the grid of rows; if they form none, the grids above and below their widest gap."""
     grid = aligned_grid(pieces, run, rules, height)
     if (grid is not None and grid.table is not None) or not depth or len(run) < 2 * _MIN_ROWS:
         return [grid] if grid is not None else []
@@ -124,15 +124,15 @@ def _grids_of(
 def aligned_grid(
     pieces: Sequence[Line], run: Sequence[Sequence[int]], rules: Rules, height: float
 ) -> Grid | None:
-    """Return the grid of rows that line up; None if they do not."""
+    """Return the grid of aligned rows, or None if they are not aligned."""
     return _Aligned(pieces, run, rules, height).grid()
 
 
 def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Iterator[list[list[int]]]:
-    """Yield the run without what only goes before or follows it.
+    """Yield the run without rows that only precede or follow a table.
 
-    Fields with their values above or below the table, as those of a patient, are in none of its columns. A last single
-    piece is of the table if it is of a column.
+    Fields with values above or below a table, such as a patient's, are in none of its columns. A last single piece
+    belongs to the table if it is in a column.
     """
     full = [row for row in run if len(row) >= _FULL_ROW * max(map(len, run))]
 
@@ -234,7 +234,7 @@ class _Aligned:
         return draft.grid(is_unclear=self.is_unclear)
 
     def _is_heading(self, above: tuple[int, int, Line], rows: Sequence[_Row]) -> bool:
-        """Return whether a piece above the rows is of them: it stands in the middle of the columns of values."""
+        """Return whether a piece above the rows is their heading: it is above the middle of the value columns."""
         first, last, piece = above
         box, slack = piece.box, 0.3 * self.height
         below = [other.box for start, _, other in rows[0] if 0 < start == first == last]
@@ -245,7 +245,7 @@ class _Aligned:
         return box.left > names and abs(middle(box)[0] - middle(values)[0]) < _ABOVE * self.height
 
     def _is_justified(self, texts: Sequence[Line]) -> bool:
-        """Return whether these are lines of prose with wide spaces, so that all end at one place."""
+        """Return whether these are justified lines of prose: with wide spaces, all ending at one place."""
         ends = np.array([row[-1].box.right for row in self.rows])
         flush = float(np.mean(ends.max() - ends < self.height))
         lower = sum(piece.text[:1].islower() for piece in texts)
@@ -253,7 +253,7 @@ class _Aligned:
         return flush > _FLUSH and lower > _LOWER * len(texts) and numbers < _FEW * len(texts)
 
     def _walls(self) -> list[float]:
-        """Return where white space goes down between columns."""
+        """Return the walls: places of white space between columns."""
         most = np.percentile([len(row) for row in self.rows], 80)
         rows = [row for row in self.rows if len(row) >= max(2, 0.6 * most)]
         texts = [piece for row in rows for piece in row if not SIGN.fullmatch(piece.text.strip())]
@@ -262,7 +262,7 @@ class _Aligned:
         return [place for width, place in strips if width > _GAP * self.height]
 
     def _parting(self, walls: Sequence[float]) -> list[float]:
-        """Return the walls with cells on both sides in a row: names may stand beside the values of their column."""
+        """Return the walls with cells on both sides in one row: names may be beside the values of their column."""
         cells: list[set[int]] = [set() for _ in range(len(walls) + 1)]  # rows with text, by column
         for number, row in enumerate(self.rows):
             for piece in row:
@@ -283,7 +283,7 @@ class _Aligned:
         return next((number for number, row in enumerate(rows) if _is_body(row)), 0)
 
     def _part_heads(self, walls: list[float]) -> None:
-        """Part the names of columns that are one piece, where a wide space or one between two columns of numbers is."""
+        """Split a piece with the names of several columns at a wide space, or one between two columns of numbers."""
         body = self._first_values()
         below = [piece.box for row in self.rows[body:] for piece in row]
         for before, wall, after in zip(
@@ -311,7 +311,7 @@ class _Aligned:
                     ]
 
     def _widest_space(self, piece: Line, start: float, end: float) -> tuple[float, bool] | None:
-        """Return where two cells may be parted, and whether the space is wide or words align with the numbers."""
+        """Return where two cells may be split, and whether the space is wide or words align with the numbers."""
         spaces = [
             (right.box.left - left.box.right, left.box.right, right.box.left)
             for left, right in pairwise(piece.words)
@@ -334,7 +334,7 @@ class _Aligned:
     def _placed(self, row: Sequence[Line], walls: list[float], starts: list[float]) -> _Row:
         """Return the parts of a row's pieces with the first and the last column of each.
 
-        A piece that is two cells is cut: at a wide space by a wall, or where a word starts as its column does.
+        A piece of two cells is split: at a wide space by a wall, or where a word starts with its column.
         """
         height, slack = self.height, 0.3 * self.height
         parts: list[Line] = []
@@ -360,7 +360,7 @@ class _Aligned:
     def _groups(
         self, placed: list[_Row], boxes: Sequence[Box], ruled: Sequence[bool], body: int
     ) -> list[list[_Row]]:
-        """Return rows of text that are one row of the table together: a row goes on with the cells above it."""
+        """Return groups of text rows that form one row of the table: a row may continue the cells above it."""
         pitches = [middle(lower)[1] - middle(upper)[1] for upper, lower in pairwise(boxes)]
         tight = _tight(pitches, [len({first for first, _, _ in row}) for row in placed], self.height)
         by_rules = sum(ruled) >= max(_MIN_ROWS - 1, 0.3 * len(pitches))
@@ -391,7 +391,7 @@ class _Aligned:
 
 
 def _body_start(placed: Sequence[_Row], ruled: Sequence[bool]) -> int:
-    """Return the first row of values, or of the name of several lines that such a row has."""
+    """Return the first row of values, or the first line of its name of several lines."""
     texts = [(number, column, piece.text) for number, row in enumerate(placed) for column, _, piece in row]
     counts = Counter(column for _, column, _ in texts if column)
     values = Counter(column for _, column, text in texts if _VALUE.match(text))
@@ -415,10 +415,10 @@ def _is_body(row: _Row, least: float = 0.5) -> bool:
 
 
 def _spanned(head: Sequence[_Row], body: Sequence[_Row], slack: float) -> list[_Row]:
-    """Return the rows of a head with the columns that each name is of.
+    """Return the rows of a head with the columns of each name.
 
-    It is of the columns over whose cells it stands. A name above several others is of those in whose middle it stands,
-    unless it lines up with the column that it stands over.
+    A name belongs to the columns below it. A name above several others belongs to those around whose middle it is,
+    unless it is aligned with the column below.
     """
     boxes: dict[int, list[Box]] = {}
     for first, last, piece in (place for row in body for place in row):
@@ -459,18 +459,18 @@ def _spanned(head: Sequence[_Row], body: Sequence[_Row], slack: float) -> list[_
 
 
 def _common(above: Box, below: Box) -> int:
-    """Return along how much of their widths two boxes go."""
+    """Return the common width of two boxes."""
     return min(above.right, below.right) - max(above.left, below.left)
 
 
 def _lines_up(name: Box, cell: Box, slack: float) -> bool:
-    """Return whether a name begins, ends or has its middle where a cell does."""
+    """Return whether a name has its left, right or middle where a cell has."""
     places = ((box.left, middle(box)[0], box.right) for box in (name, cell))
     return any(abs(one - other) < slack for one, other in zip(*places, strict=True))
 
 
 def _is_below(row: _Row, group: list[_Row]) -> bool:
-    """Return whether each name of a row of a head goes on with that of its column, none with one of several columns."""
+    """Return whether each name in a row of a head continues that of its column, none that of several columns."""
     spans = [(first, last) for one in group for first, last, _ in one]
     for first, last, _ in row:
         for start, end in spans:
@@ -480,7 +480,7 @@ def _is_below(row: _Row, group: list[_Row]) -> bool:
 
 
 def _goes_on(group: list[_Row], row: _Row) -> bool:
-    """Return whether a name of several lines goes on: from the row with its values, or up to that row."""
+    """Return whether a name of several lines continues: after the row with its values, or up to that row."""
     last = group[-1]
     names = [[piece.text for first, _, piece in one if first == 0] for one in (last, row)]
     if not all(names) or not names[1][0][:1].islower():
@@ -490,9 +490,9 @@ def _goes_on(group: list[_Row], row: _Row) -> bool:
 
 
 def _tight(pitches: list[float], cells: list[int], height: float) -> float:
-    """Return the widest step from line to line of one cell; 0 if cells have one line each.
+    """Return the widest step between lines of one cell; 0 if cells have one line each.
 
-    Steps come in two widths then, and of the lines between two wide ones one has more cells than the others.
+    With several lines there are two widths of steps, and of the lines between two wide ones one has more cells.
     """
     steps = pairwise(sorted(pitches))
     jumps = [(wide / max(narrow, 1), narrow) for narrow, wide in steps if narrow < _PITCH * height]

@@ -1,4 +1,4 @@
-"""Which of two readings that look alike a word is, and how likely it is wrong: grammar, scores and pixels together.
+"""Chooses between similar readings of a word, and estimates its probability of error, from grammar, scores and pixels.
 
 Values are numbers, doses, dates, times, ranges and codes. Their shapes are those of ISO 8601 and of dates as they are
 written, of UCUM's units, ICD-10, ATC, LOINC and OPS. `benchmarks/calibrate.py` fits and writes the logistic models.
@@ -20,47 +20,47 @@ from pecia_workers.layout.glyph_shapes import LOW, Glyph, digit_height, looks_li
 from pecia_workers.layout.lines import is_unit
 
 _LEAST_SCORE: Final = 1e-3
-"""Of a rival that the recogniser does not name."""
+"""Score of a rival that the recogniser does not report."""
 _SAME_INK: Final = {"I", "l"}
 _LEAST_SCORE_OF_SAME: Final = 0.1
-"""Of a sign that most faces without serifs draw alike: the recogniser's scores tell them apart by words alone."""
+"""The same for signs that most sans-serif faces draw alike: the recogniser distinguishes them only by words."""
 _NAMED: Final = 0.02
-"""Score from which a rival counts, whatever the word's shape."""
+"""Score from which a rival counts for any shape of word."""
 _KNOWN: Final = 2
-"""Strength of a shape from which a word without a digit may be a value."""
+"""Shape strength from which a word without a digit may be a value."""
 _MOST_CHANGES: Final = 2
 _LIKELY: Final = 0.5
 _LEAST_PROBABILITY: Final = 0.05
-"""Of another reading, from which it counts."""
+"""Probability from which another reading counts."""
 _UNLIKELY: Final = 1e-3
-"""Of another reading, up to which a second look says no more of it."""
+"""Probability up to which another reading needs no second look."""
 
 
 class Other(NamedTuple):
-    """A word as it reads with another sign at one place."""
+    """A word with another sign at one place."""
 
     place: int
     sign: str
     text: str
     probability: float
-    """That it is the right one of the two."""
+    """Probability that it is the right one of the two."""
     pixels: int
-    """1 where the sign's shape speaks for it, -1 against it, 0 where it is not clear."""
+    """1 where the sign's shape supports it, -1 where it contradicts it, 0 where it is unclear."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A word as it is to be read."""
+    """A word as it should be read."""
 
     characters: tuple[Character, ...]
     wrong: float
-    """Probability that it is wrong, signs that look alike apart."""
+    """Probability that it is wrong, except in similar signs."""
     unsettled: float
-    """Probability that it is another word that looks alike."""
+    """Probability that it is a similar word."""
     other: str | None
-    """The next likely reading, if there is one."""
+    """The next likely reading, if any."""
     evidence: Mapping[str, float]
-    """What `wrong` follows from."""
+    """Evidence from which `wrong` is computed."""
 
     @property
     def confidence(self) -> float:
@@ -69,12 +69,12 @@ class Settled:
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """Its text."""
         return text_of_characters(self.characters)
 
 
 def settled(word: Sequence[Character], signs: Sequence[Glyph | None], height: int) -> Settled:
-    """Return a word of a line, so many pixels high, as it is to be read."""
+    """Return a word of a line, `height` pixels high, as it should be read."""
     characters, taken, certain = list(word), set[int](), 1.0
     best = likeliest = likeliest_other(characters, signs)
     while best and len(taken) < _MOST_CHANGES and best.probability >= _LIKELY and best.pixels >= 0:
@@ -93,13 +93,13 @@ def settled(word: Sequence[Character], signs: Sequence[Glyph | None], height: in
 def likeliest_other(
     word: Sequence[Character], signs: Sequence[Glyph | None], settled: Container[int] = ()
 ) -> Other | None:
-    """Return the likeliest word that looks alike, those apart that differ at places which are settled."""
+    """Return the likeliest similar word, without those that differ at settled places."""
     rest = (other for other in others(word, signs) if other.place not in settled)
     return max(rest, key=lambda other: other.probability, default=None)
 
 
 def confirmed(read: Settled, again: Sequence[Character]) -> Settled:
-    """Return a word after a second look at it alone, drawn larger."""
+    """Return a word after a second, enlarged look."""
     text = text_of_characters(again).strip()
     known = calibration()
     wrong = known.again.probability(evidence_of_second_look(read.wrong, read.text, again))
@@ -112,7 +112,7 @@ def confirmed(read: Settled, again: Sequence[Character]) -> Settled:
 
 
 def evidence_of_second_look(before: float, text: str, again: Sequence[Character]) -> dict[str, float]:
-    """Return what a second look says of a word. `before`: how likely it seemed that it is wrong, or another."""
+    """Return the evidence of a second look. `before`: earlier probability that the word is wrong, or another."""
     sure = max(0.0, log_odds(sureness_apart(again))) if again else 0.0
     first, second = bare(text), bare(text_of_characters(again).replace(" ", ""))
     said = "same" if first == second else "alike" if looks_the_same(first, second) else "other"
@@ -120,7 +120,7 @@ def evidence_of_second_look(before: float, text: str, again: Sequence[Character]
 
 
 def evidence_of_word(word: Sequence[Character], height: int) -> dict[str, float]:
-    """Return the features of a word, without its look-alike signs."""
+    """Return the features of a word, without its similar signs."""
     text, sure = text_of_characters(word), log_odds(sureness_apart(word))
     strength = shape_strength(text)
     is_value = strength > 0 or any(map(str.isdigit, text))
@@ -139,7 +139,7 @@ def sureness_of_either(sign: Character) -> float:
 
 
 def sureness_apart(word: Sequence[Character]) -> float:
-    """Return the confidence of a word without signs that look alike: ink and shape tell more of those."""
+    """Return the confidence of a word without similar signs, for which ink and shape are better evidence."""
     signs, alike = list(word), set(places_alike(word))
     for place, sign in enumerate(word):
         if (place, sign.rival) in alike:
@@ -148,7 +148,7 @@ def sureness_apart(word: Sequence[Character]) -> float:
 
 
 def looks_the_same(text: str, other: str) -> bool:
-    """Return whether two texts differ by signs that look alike."""
+    """Return whether two texts differ only in similar signs."""
     return len(text) == len(other) and all(
         first == second or are_alike(first, second) or is_raised(first, second) or is_raised(second, first)
         for first, second in zip(text, other, strict=True)
@@ -156,7 +156,7 @@ def looks_the_same(text: str, other: str) -> bool:
 
 
 def others(word: Sequence[Character], signs: Sequence[Glyph | None]) -> Iterator[Other]:
-    """Yield what else a word may be."""
+    """Yield the other possible readings of a word."""
     for place, sign in places_alike(word):
         evidence = evidence_of_other(word, place, sign, signs)
         probability = calibration().other.probability(evidence)
@@ -164,7 +164,7 @@ def others(word: Sequence[Character], signs: Sequence[Glyph | None]) -> Iterator
 
 
 def places_alike(word: Sequence[Character]) -> list[tuple[int, str]]:
-    """Return which signs may be others: where the word keeps a known shape, and where the recogniser names a rival."""
+    """Return the signs that may be others: where the word keeps a known shape, or the recogniser reports a rival."""
     text = text_of_characters(word)
     has_digit = any(map(str.isdigit, text))
     places = set(others_alike(text)) if has_digit or "/" in text else set()
@@ -188,7 +188,7 @@ def changed(word: Sequence[Character], place: int, sign: str) -> str:
 def evidence_of_other(
     word: Sequence[Character], place: int, sign: str, signs: Sequence[Glyph | None]
 ) -> dict[str, float]:
-    """Return what speaks for another sign at a place of a word."""
+    """Return the evidence for another sign at a place of a word."""
     read = word[place]
     score = read.rival_confidence if read.rival == sign else _LEAST_SCORE
     has_same_ink = {read.text, sign} == _SAME_INK
@@ -253,7 +253,7 @@ _WITH_UNIT: Final = re.compile(
 )
 _AROUND: Final = ".,;:!?()[]{}\"'“”‘’*_|"  # noqa: RUF001  all of them
 _GROUPS: Final = ("1Il|", "0Oo", "5Ss$", "8B", "2Zz", "9gq", "6Gb", "Cc", "Uu", "Vv", "Ww", "Xx")
-"""Signs that are taken for each other."""
+"""Groups of signs that are confused with each other."""
 _ALIKE: Final = {sign: group.replace(sign, "") for group in _GROUPS for sign in group}
 _RAISED: Final = dict(zip("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹", strict=True))
 TOLD_BY_INK: Final = ({"0", "O"}, {"1", "I"})
@@ -270,8 +270,7 @@ def bare(word: str) -> str:
 def shape_strength(word: str) -> int:
     """Return how well a word's shape is known.
 
-    3: it is a name or a unit that is known; 2: its shape is that of a value, with its unit or without;
-    1: it may be a value; 0: it is none.
+    3: a known name or unit; 2: the shape of a value, with or without unit; 1: possibly a value; 0: no value.
     """
     text = bare(word)
     if is_unit(text) or _NAME.fullmatch(text):
@@ -285,7 +284,7 @@ def shape_strength(word: str) -> int:
 
 
 def are_alike(sign: str, other: str) -> bool:
-    """Return whether two signs are taken for each other."""
+    """Return whether two signs are confused with each other."""
     return other in _ALIKE.get(sign, "")
 
 
@@ -296,9 +295,9 @@ def is_raised(sign: str, other: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def others_alike(word: str) -> tuple[tuple[int, str], ...]:
-    """Return which signs of a word may be others: place and sign, where the word keeps a known shape.
+    """Return the signs of a word that may be others, by place, where the word keeps a known shape.
 
-    Of a number it is the first, for codes begin with a letter; of a sign alone it is none.
+    In a number only the first sign, since codes begin with a letter; none in a single sign.
     """
     return tuple(_others_alike(word))
 
@@ -317,18 +316,18 @@ def _others_alike(word: str) -> Iterator[tuple[int, str]]:
 
 
 _MOST: Final = 30.0
-"""Of a sum of evidence: beyond it the probability is 0 or 1 to thirteen places."""
+"""Bound of a sum of evidence: beyond it the probability is 0 or 1 to thirteen places."""
 MODELS: Final = ("other", "wrong", "again", "other_again")
 
 
 @dataclass(frozen=True, slots=True)
 class Logistic:
-    """A logistic model: the probability is that of a sum of weighted evidence, as log-odds."""
+    """A logistic model: the log-odds are a weighted sum of evidence."""
 
     weights: Mapping[str, float]
 
     def probability(self, evidence: Mapping[str, float]) -> float:
-        """Return the probability; of evidence without a weight nothing is known, and it counts for nothing."""
+        """Return the probability; evidence without a weight is ignored."""
         total = self.weights.get("constant", 0.0)
         total += sum(self.weights.get(name, 0.0) * value for name, value in evidence.items())
         return 1 / (1 + math.exp(-min(max(total, -_MOST), _MOST)))
@@ -336,18 +335,18 @@ class Logistic:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What was measured."""
+    """The fitted models."""
 
     other: Logistic
     """Probability that a word was misread as another that looks alike."""
     wrong: Logistic
-    """That a word is wrong, signs that look alike apart."""
+    """Probability that a word is wrong, except in similar signs."""
     again: Logistic
-    """The same of a word that was looked at again, alone."""
+    """The same for a word after a second look."""
     other_again: Logistic
-    """That such a word is the other one."""
+    """Probability that such a word is the other one."""
     doubtful: float
-    """The probability of being wrong from which a word is looked at again, and then a doubt."""
+    """Probability of error from which a word gets a second look, and after that a doubt."""
 
 
 @cache
@@ -359,6 +358,6 @@ def calibration() -> Calibration:
 
 
 def log_odds(probability: float, least: float = 1e-4) -> float:
-    """Return the logarithm of the odds, bounded where a recogniser's confidence means nothing any more."""
+    """Return the log-odds, bounded where a recogniser's confidence carries no information."""
     bounded = min(max(probability, least), 1 - least)
     return math.log(bounded / (1 - bounded))

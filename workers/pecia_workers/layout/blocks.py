@@ -1,4 +1,4 @@
-"""From pieces of text where they stand to the blocks of a page, in the order in which a person reads them."""
+"""Builds the blocks of a page, in reading order, from pieces of text with places."""
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -47,12 +47,12 @@ Row: TypeAlias = Sequence[Line]
 """Pieces of text that stand side by side."""
 
 _PAIR_GAP, _PAIR_WIDTH, _MIN_PAIRS, _MAX_LABELS = 2.0, 4.0, 3, 0.5
-"""White space in a row and width of its pieces, in heights of a line; how many rows; the share that has a label."""
+"""White space in a row and width of its pieces, in heights of a line; number of rows; share with a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What stands on a page, and what of it a person should look at."""
+    """The blocks of a page, and the doubts about them."""
 
     blocks: tuple[Block, ...]
     doubts: tuple[Doubt, ...] = ()
@@ -61,7 +61,7 @@ class Layout:
 def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source) -> Layout:
     """Return the page's blocks in reading order; every piece is in exactly one of them.
 
-    `pieces` are in no order. `pixels` are the page's, in RGB, whatever the source of the text.
+    `pieces` may have any order. `pixels`: the page in RGB, whatever the source of the text.
     """
     if not pieces:
         return Layout(())
@@ -99,9 +99,9 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
 
 
 def _unclear_orders(column: Sequence[Row], height: float) -> Iterator[Doubt]:
-    """Yield the rows of two pieces that are as likely to be two blocks of text side by side.
+    """Yield rows of two pieces that may equally be two blocks of text side by side.
 
-    Rows they are for certain if a label begins them or a number ends them.
+    They are certainly rows if they start with a label or end with a number.
     """
 
     def is_pair(row: Row) -> bool:
@@ -211,15 +211,15 @@ def _block(lines: Sequence[Line], source: Source, kind: BlockKind, **further: An
 
 
 _NUMBERS, _NAMED, _LINES = 0.6, 0.6, 1.5
-"""Share of numbers in the first column, of rows with a name beside them, and how many lines these have at most."""
+"""Share of numbers in the first column, of rows with a name beside them, and most lines of a name."""
 _AWAY, _WIDEST = 60.0, 30.0
-"""How far names stand from the numbers, and how long they are, in heights of a line."""
+"""Greatest distance of names from numbers, and their greatest length, in heights of a line."""
 _DASH_WIDTH, _DASH_DEPTH = (0.15, 0.9), 0.2
 """Width and depth of a dash, in heights of a line."""
 
 
 def with_names(grid: Grid, pieces: Sequence[Line], free: AbstractSet[int], height: float) -> Grid:
-    """Return a table of numbers with the names that stand level with its rows, to the left of it."""
+    """Return a table of numbers with the names beside its rows, to the left of it."""
     table = grid.table
     if table is None or grid.is_form:
         return grid
@@ -284,7 +284,7 @@ def with_names(grid: Grid, pieces: Sequence[Line], free: AbstractSet[int], heigh
 
 
 def with_dashes(grid: Grid, rules: Rules, height: float) -> Grid:
-    """Return a table with a dash in each cell whose only ink is one: recognition passes over a stroke by itself."""
+    """Return a table with a dash in each cell whose only ink is one: recognition skips isolated strokes."""
     if grid.table is None or grid.is_form:
         return grid
     cells: list[Cell] = []
@@ -303,7 +303,7 @@ def with_dashes(grid: Grid, rules: Rules, height: float) -> Grid:
 
 
 def _dash(cell: Box, rules: Rules, height: float) -> Box | None:
-    """Return where a dash stands alone in a cell; None if there is other ink, or none."""
+    """Return the place of an isolated dash in a cell, or None if it has other ink, or none."""
     edge = round(0.2 * height)
     top, left = max(0, cell.top + edge), max(0, cell.left + edge)
     ink = np.ascontiguousarray(rules.strokes[top : cell.bottom - edge, left : cell.right - edge])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pecia_workers.layout.lines import is_unit, runs_of
 
 _AROUND: Final = " .,;:!?()[]\"'“”‘’_□–—"  # noqa: RUF001  all of them
-"""What may stand at a word's ends and is no part of what it says; or between words."""
+"""Punctuation at a word's ends, or between words."""
 
 
 class Character(NamedTuple):
@@ -22,10 +22,10 @@ class Character(NamedTuple):
 
     text: str
     middle: float
-    """From left to right, in shares of the line's width."""
+    """Place of its middle from the left, as a share of the line's width."""
     confidence: float
     rival: str = ""
-    """The next best character at its place."""
+    """The second-best character at its place."""
     rival_confidence: float = 0.0
 
 
@@ -41,7 +41,7 @@ def words_and_spaces(line: Sequence[Character]) -> Iterator[Sequence[Character]]
 
 
 def sureness_of(word: Sequence[Character]) -> float:
-    """Return the confidence of a word: of its weakest character, punctuation around it aside; that of a space is 1."""
+    """Return the confidence of a word: that of its weakest character without punctuation around it; 1 for a space."""
     text = text_of_characters(word)
     start, end = len(text) - len(text.lstrip(_AROUND)), len(text.rstrip(_AROUND))
     return min((one.confidence for one in word[start:end]), default=1.0)
@@ -50,7 +50,7 @@ def sureness_of(word: Sequence[Character]) -> float:
 def agreed(first: Sequence[Character], second: Sequence[Character]) -> list[Character]:
     """Return the first of two readings of a line with those words of the second that are surer.
 
-    A word that both have is as sure as the surer of them is of it; others are exchanged if both have as many.
+    A word in both gets the higher confidence; others are exchanged if both readings have the same number of words.
     """
     lines = [list(words_and_spaces(line)) for line in (first, second)]
     words, others = lines
@@ -65,9 +65,9 @@ def agreed(first: Sequence[Character], second: Sequence[Character]) -> list[Char
 
 
 _TALL: Final = 0.8
-"""Share of the line's letters that are not higher than its digits and capitals."""
+"""Share of a line's letters that are at most as high as its digits and capitals."""
 _LOWEST, _HIGHEST = 0.35, 0.8
-"""Of a raised sign, its height by that of the line's digits."""
+"""Height of a raised sign, relative to the line's digits."""
 _ABOVE: Final = 0.3
 """How far above the base line it ends, by the same height."""
 _INK_BELOW: Final = 0.1
@@ -80,7 +80,7 @@ _TO_RAISED: Final = str.maketrans(_SIGNS, _AS_RAISED)
 _HAVE_HIGH_PARTS: Final = frozenset("%‰*\"'`´‘’“”™®©=÷±")  # noqa: RUF001  all of them
 _READ_AS: Final = frozenset(_SIGNS + _AS_RAISED + "°ºª")
 _MAY_BE_FOLLOWED: Final = re.compile(r"[\d%)]$|[^\W\d_]{2}$|(?<![^\W\d_])m$")
-"""What may have an exponent, or the sign of a footnote: a number, a word, a unit."""
+"""Text that may have an exponent or a footnote sign: a number, a word, a unit."""
 _FOOTNOTE: Final = re.compile(r"[1-9]\d?")
 _POWER: Final = re.compile(r"[×xX*·]\s*10$")  # noqa: RUF001  the sign of multiplication
 _TEN: Final = re.compile(r"(?<![\w.,])10$")
@@ -95,20 +95,20 @@ class Raised:
     end: float
     """From left to right, in shares of the crop's width."""
     margin: float
-    """How far off the middle of its character may be."""
+    """Tolerance of the middle of its character."""
     picture: NDArray[np.uint8]
     """The signs alone, dark on white, BGR."""
 
 
 def line_ink(crop: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a mask, 0 and 1, of the print in a crop of a line, BGR, be it dark or light."""
+    """Return a mask, 0 and 1, of dark or light print in a BGR crop of a line."""
     grey = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY)
     _, ink = cv2.threshold(grey, 0, 1, cv2.THRESH_BINARY_INV | cv2.THRESH_OTSU)
     return (1 - ink if ink.mean() > 1 / 2 else ink).astype(np.uint8)
 
 
 def raised_signs(crop: NDArray[np.uint8]) -> Iterator[Raised]:
-    """Yield what stands higher than the line and is smaller than its letters."""
+    """Yield groups of signs that are above the base line and smaller than the line's letters."""
     ink = line_ink(crop)
     _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
     left, top, width, height, _ = stats.T
@@ -140,9 +140,9 @@ def raised_signs(crop: NDArray[np.uint8]) -> Iterator[Raised]:
 
 
 def place_of(sign: Raised, line: Sequence[Character]) -> slice | None:
-    """Return which characters of a line a raised sign was read as, none if it was dropped; where it belongs.
+    """Return the characters as which a raised sign was read, none if it was dropped, and where it belongs.
 
-    None: it is part of a sign that was read, as the ring of a percent sign, or follows nothing that has exponents.
+    None: it is part of a recognised sign, such as the ring of a percent sign, or follows text without exponents.
     """
     low, high = sign.start - sign.margin, sign.end + sign.margin
     there = [place for place, one in enumerate(line) if low <= one.middle <= high]
@@ -156,7 +156,7 @@ def place_of(sign: Raised, line: Sequence[Character]) -> slice | None:
 
 
 def as_raised(text: str, before: str, after: str) -> str | None:
-    """Return an exponent or a footnote's sign in raised characters; None if it is none between these texts."""
+    """Return an exponent or footnote sign in raised characters, or None if it is neither between these texts."""
     raised = text.translate(_TO_RAISED)
     if not text.strip("0") or not set(text) <= set(_SIGNS):  # a lone ring is no 0, but of a degree
         return None
@@ -173,21 +173,20 @@ def as_raised(text: str, before: str, after: str) -> str | None:
 
 
 _LEAST, _BY_SPACES, _ALONE = 0.18, 0.85, 0.4
-"""How wide a lost space is: by the line's height, and by its other spaces; how wide those are if it has none."""
+"""Least width of a lost space: relative to the line's height, and to its other spaces; their width if it has none."""
 _LEAST_BEFORE_UNIT, _BY_CLOSE = 0.12, 1.5
-"""The same between a number and its unit: by the line's height, and by the gaps between its characters."""
+"""The same between a number and its unit: relative to the line's height, and to gaps between its characters."""
 _BEFORE: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z)]|[0-9])$")
 _AFTER: Final = re.compile(r"[A-Za-z(][A-Za-z0-9]|[0-9]")
-"""What a lost space may part: figures and punctuation leave gaps by their own shape, and a single letter may be out of
-place."""
+"""Text after a lost space: figures and punctuation leave gaps by their shape, and a single letter may be misplaced."""
 _NUMBER: Final = re.compile(r"(?<![^\s(])\d+(?:[.,]\d+)?$")
 _UNIT: Final = re.compile(r"[^\W\d_][^\s\d.,;:)]*")
 _BY_BEFORE: Final = 1.6
-"""How wide a space after a comma is, by the gap before it: in a number, and in a face of one width, both are alike."""
+"""Width of a space after a comma, relative to the gap before it: in numbers and monospaced faces both are equal."""
 
 
 def with_lost_spaces(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Character]:
-    """Return a line with the spaces of its ink that recognition missed."""
+    """Return a line with the spaces that recognition missed, found in its ink."""
     places = [place for place, one in enumerate(line) if not one.text.isspace()]
     if len(places) < 2:  # noqa: PLR2004  a gap is between two
         return list(line)

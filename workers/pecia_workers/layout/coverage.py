@@ -1,7 +1,6 @@
-"""How much of a page's text was read: its letters are found without any engine. Needs OpenCV (pecia[cpu]).
+"""Coverage: how much of a page's text was read, by its letters, found without an engine. Needs OpenCV (pecia[cpu]).
 
-Letters are connected pieces of ink that stand in a row with others of like height, as those of every script do that an
-engine here reads.
+Letters are connected pieces of ink in a row with others of similar height, as in every script that our engines read.
 """
 
 import math
@@ -19,17 +18,17 @@ from pecia_workers.layout.ink import above_noise, find_faint_ink, from_paper, st
 from pecia_workers.layout.lines import apart, around, box_of, touch
 
 _LEAST_HEIGHT, _MOST_HEIGHT = 5, 0.04
-"""Of a letter: in pixels, and by the page's longer side."""
+"""Least height of a letter in pixels, and its greatest relative to the page's longer side."""
 _LEAST_AREA, _LEAST_FILL = 10, 0.12
 _WIDEST, _NARROWEST = 12, 1 / 6
 """Width by height: letters of a word may touch."""
 _OFF_LINE, _APART = 0.6, 3.0
-"""How far the middles of neighbours in a row are from each other, down and across, by their size."""
+"""Greatest vertical and horizontal distance of neighbours' middles in a row, relative to their size."""
 _LOWER, _HIGHER = 0.55, 1.8
 _LOWER_ALONE, _HIGHER_ALONE = 0.75, 3.0
-"""Of what stands alone, its height by that of the page's small print."""
+"""Height of isolated pieces, relative to the page's small print."""
 _NEIGHBOURS: Final = range(3, 15)
-"""Letters within that distance, the letter itself among them: halftone dots have more."""
+"""Most letters within that distance, including the letter itself: halftone dots have more."""
 _BAR_FILL, _BAR = 0.7, 1.5
 """Of a dash of a dashed rule: how full its rectangle is, and width by height."""
 _BLOCK_FILL, _BLOCK = 0.85, 10
@@ -44,15 +43,15 @@ _DARK, _LEAST_DARK, _LEAST_FIGURE = 0.7, 48, 0.0005
 _FIGURE, _TOUCHED = 0.6, 0.4
 """Size of the strokes of a figure, by the height of small print; how much of it is around a letter that it covers."""
 _SMALL_PART: Final = 0.25
-"""Of a line's height: smaller are dots, accents and hyphens."""
+"""Share of a line's height below which pieces are dots, accents and hyphens."""
 _PARTS, _PARTS_OF_A_SQUARE, _PARTS_MORE, _SQUARE = 1.8, 8.0, 4.0, "\u2e80"
-"""Pieces of ink that a character has at most, a Chinese or Korean one (from `_SQUARE` on), and a line beside them."""
+"""Most pieces of ink of a character, of a Chinese or Korean one (from `_SQUARE` on), and of a line in addition."""
 _READ_SHARE: Final = 0.3
-"""Of a letter's rectangle within words that are known, from which it is one of theirs."""
+"""Share of a letter's rectangle inside known words from which it belongs to them."""
 _NEAR, _OFF_MIDDLE = 1.2, 0.35
 """Margin around a row of letters, and how far the middles of letters are off its middle, by their height."""
 _MOST_REGIONS, _MOST_OF_PAGE = 24, 0.5
-"""Regions, and their share of a page, above which they are one."""
+"""Number of regions, and their share of a page, above which they are merged."""
 _SMALL_SHARE, _OF_MEDIAN, _LEAST_LETTERS = 0.2, 0.55, 20
 
 
@@ -63,13 +62,13 @@ class Letters:
     page: tuple[int, int]
     """Height and width of the page, in pixels."""
     boxes: NDArray[np.int32]
-    """Left, top, width and height of each."""
+    """Left, top, width and height of each letter."""
     lone: NDArray[np.int32]
-    """The same of components as high as letters with too few neighbours: a number in its cell, or a speck."""
+    """The same for components of letter height with too few neighbours: a number in its cell, or a speck."""
 
     @classmethod
     def of(cls, pixels: NDArray[np.uint8], tallest: float | None = None) -> Self:
-        """Find the letters of a page in RGB; `tallest`: pixels that one is high at most, if it is part of a page."""
+        """Find the letters of an RGB page; `tallest`: greatest height in pixels, for a part of a page."""
         ink = find_faint_ink(Image.fromarray(pixels).convert("L")).view(np.uint8)
         _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
         highest = max(ink.shape) * _MOST_HEIGHT if tallest is None else tallest
@@ -96,7 +95,7 @@ class Letters:
 
     @classmethod
     def or_other_ink(cls, pixels: NDArray[np.uint8]) -> Self:
-        """Take all that is printed for letters, but for specks and rules: some touch, or stand on a small field."""
+        """Return all print as letters, except specks and rules: some letters touch, or are on a small field."""
         ink = find_faint_ink(Image.fromarray(pixels).convert("L")).view(np.uint8)
         stats = cv2.connectedComponentsWithStats(ink, connectivity=8)[2][1:].astype(np.int32)
         width, height, area = stats[:, 2:].T
@@ -127,9 +126,9 @@ class Letters:
         return type(self)(self.page, left, lone)
 
     def beneath(self, pixels: NDArray[np.uint8]) -> Self:
-        """Return the letters of the page, RGB, that a stamp or another lighter or coloured figure is drawn over.
+        """Return the letters of the RGB page under a stamp or another lighter or coloured figure.
 
-        Its strokes and theirs are one piece of ink, so they are none of `boxes`: they are the darker part of it.
+        They are not in `boxes`, since their strokes are connected with the figure's: they are its darker part.
         """
         nothing = type(self)(self.page, self.boxes[:0], self.lone[:0])
         if self.small_height is None:
@@ -158,10 +157,10 @@ class Letters:
         return type(self)(self.page, some.astype(np.int32), self.lone[:0])
 
     def unread(self, pieces: Iterable[Line]) -> Self:
-        """Return the letters for which no recognised text has room.
+        """Return the letters that no recognised text accounts for.
 
-        One has room for as many as it may have, if they are not much smaller than its line is high; signs have parts
-        that are.
+        A text accounts for as many letters as it may have, unless they are much smaller than its line, as parts of
+        signs are.
         """
         left, top, width, height = self.boxes.T
         x, y = left + width // 2, top + height // 2
@@ -179,7 +178,7 @@ class Letters:
         return type(self)(self.page, self.boxes[~is_read], self.lone)
 
     def beside(self, words: Iterable[Box]) -> Self:
-        """Return the letters that are no part of known words."""
+        """Return the letters outside of known words."""
         covered = np.zeros((self.page[0] + 1, self.page[1] + 1), np.int32)
         for box in words:
             covered[max(0, box.top) + 1 : box.bottom + 1, max(0, box.left) + 1 : box.right + 1] = 1
@@ -193,12 +192,12 @@ class Letters:
         return type(self)(self.page, unknown(self.boxes), unknown(self.lone))
 
     def lines(self) -> list[NDArray[np.int32]]:
-        """Return the letters of each row whose middles lie on a line, of any slope: those of texture do not."""
+        """Return the letters of rows whose middles are on a straight line of any slope, unlike those of textures."""
         rows = self._groups(self.boxes, _NEIGHBOURS.start)
         return [row for row in rows if _off_line(row) <= _OFF_MIDDLE * np.median(row[:, 3])]
 
     def regions(self, pictures: Iterable[Box] = (), words: Sequence[Box] = ()) -> list[Box]:
-        """Return boxes around rows of letters on a line and around these words, those of one picture together.
+        """Return boxes around straight rows of letters and around these words, merged within a picture.
 
         None overlap.
         """
@@ -213,33 +212,33 @@ class Letters:
         return sorted(found, key=lambda region: region.top)
 
     def _near(self, box: Box, height: float) -> Box:
-        """Return what is in a box and its margin, by the height of its letters, and on the page."""
+        """Return a box with a margin relative to its letters' height, clipped to the page."""
         margin = round(_NEAR * height)
         left, top = max(0, box.left - margin), max(0, box.top - margin)
         right, bottom = min(self.page[1], box.right + margin), min(self.page[0], box.bottom + margin)
         return box_of(left, top, max(left, right), max(top, bottom))
 
     def share_of(self, total: Self) -> float:
-        """Return how many of a page's letters these are, 0 to 1."""
+        """Return the share of these letters in the page's, 0 to 1."""
         return len(self) / max(1, len(total))
 
     def rows(self) -> list[Box]:
-        """Return a box around each row of neighbours, of those that have three letters at least."""
+        """Return a box around each row of at least three neighbours."""
         return self._rows(self.boxes, _NEIGHBOURS.start)
 
     def pairs(self) -> list[Box]:
-        """Return a box around each two or more that stand side by side."""
+        """Return a box around each group of two or more side by side."""
         return self._rows(self.boxes, 2)
 
     def lone_rows(self) -> list[Box]:
-        """Return a box around what stands alone, two that stand side by side together."""
+        """Return boxes around isolated pieces, joining those side by side."""
         return self._rows(self.lone, 1)
 
     def _rows(self, boxes: NDArray[np.int32], least: int) -> list[Box]:
         return [_box_around(row) for row in self._groups(boxes, least)]
 
     def _groups(self, boxes: NDArray[np.int32], least: int) -> Iterator[NDArray[np.int32]]:
-        """Yield those that stand side by side, `least` or more of them."""
+        """Yield groups of `least` or more pieces side by side."""
         reach = np.zeros(self.page, np.uint8)
         for left, top, width, height in boxes.tolist():
             apart = max(width, height)
@@ -257,7 +256,7 @@ def _box_around(row: NDArray[np.int32]) -> Box:
 
 
 def _off_line(row: NDArray[np.int32]) -> float:
-    """Return how far the middles of letters are from the line through them."""
+    """Return the distance of letters' middles from the line through them."""
     middles = row[:, :2] + row[:, 2:] / 2
     spread: float = np.linalg.svd(middles - middles.mean(axis=0), compute_uv=False)[-1]
     return spread / math.sqrt(len(row))
@@ -281,7 +280,7 @@ def _letter_like(stats: NDArray[Any], tallest: float) -> NDArray[np.int32]:
 
 
 def _neighbours(boxes: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Return how many like it each box has beside it, and itself; sorted by their middles from top to bottom."""
+    """Return the number of similar neighbours of each box, itself included. Boxes are sorted by their middles' height."""
     width, height = boxes[:, 2].astype(np.float32), boxes[:, 3].astype(np.float32)
     across, down = boxes[:, 0] + width / 2, boxes[:, 1] + height / 2
     start = np.searchsorted(down, down - _OFF_LINE * height)

@@ -1,6 +1,6 @@
-"""The shapes of single characters in a crop of a line: where each stands, how it is built. Needs OpenCV (pecia[cpu]).
+"""Shapes of single characters in a crop of a line. Needs OpenCV (pecia[cpu]).
 
-Recognition reads by context, and takes `I10` for `110`; here a character is measured by itself.
+Recognition uses context and confuses `I10` with `110`; here characters are measured individually.
 """
 
 from collections.abc import Sequence
@@ -16,29 +16,29 @@ from pecia_workers.layout.characters import Character, line_ink
 from pecia_workers.layout.lines import runs_of
 
 _LEAST_INK: Final = 3
-"""Pixels; less is a speck."""
+"""Least pixels of ink; less is a speck."""
 _COMMON: Final = 0.5
-"""Share of the narrower of two pieces of ink that stands above or below the other, from which they are one sign."""
+"""Horizontal overlap of two pieces, as a share of the narrower, from which they form one sign."""
 _OFF: Final = 0.15
-"""How far a character may have been seen outside of its ink, by the height of the line."""
+"""Distance between a recognised character and its ink, relative to the line's height."""
 _WIDE, _NARROW = 0.86, 0.74
 """Width by height of a ring, from which it is an O, and to which it is a 0: print has 0.9 to 1 and 0.55 to 0.7."""
 _FLAG, _EVEN = 0.12, 0.06
-"""By how much a stem's top goes further to the left than to the right, by its height: of a 1, and of an I at most."""
+"""Excess of a stem's top to the left over the right, relative to its height: least of a 1, and most of an I."""
 _SERIF, _BAR = 0.07, 0.05
-"""How far an I's top goes to either side of its stem, by its height, and how far nothing of it does, if it is a bar."""
+"""Extent of an I's top to both sides of its stem, relative to its height, and that of a plain bar."""
 _TOP: Final = 0.4
 _FIRST, _LAST = 0.4, 0.85
 """Rows of a stem, by its height, between which its slant is measured."""
 _LEAST_SLANT: Final = 0.1
 _TALL, _LOW = 0.9, 0.8
-"""Height of a sign, by that of digits beside it, from which it is as tall as these, and to which it is low."""
+"""Height of a sign, relative to adjacent digits, from which it is tall, and up to which it is low."""
 _LEAST_HEIGHT: Final = 10
-"""Pixels from which the shape of a sign can be told."""
+"""Least height, in pixels, at which shapes are measured."""
 
 
 LOW: Final = frozenset("cosuvwxz")
-"""Letters that are as their capitals, but not as high as a digit."""
+"""Letters shaped like their capitals, but lower than digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class Glyph:
     left: int
     right: int
     ink: NDArray[np.int32]
-    """That of its columns, each piece with its own number."""
+    """Ink of its columns, each piece with its own number."""
     pieces: frozenset[int]
-    """Those that are its own."""
+    """Numbers of its own pieces."""
 
     @property
     def middle(self) -> float:
-        """Where its middle is, in pixels from the left."""
+        """Its middle, in pixels from the left."""
         return (self.left + self.right) / 2
 
     @property
@@ -68,7 +68,7 @@ class Glyph:
 def glyphs(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Glyph | None]:
     """Return the ink of each character of a line with a digit.
 
-    None for a space, and where it cannot be told from its neighbour's.
+    None for a space, and where it is connected with its neighbour's.
     """
     found: list[Glyph | None] = [None] * len(line)
     if not any(sign.text.isdigit() for sign in line):
@@ -111,9 +111,9 @@ def glyphs(line: Sequence[Character], crop: NDArray[np.uint8]) -> list[Glyph | N
 
 
 def looks_like(glyph: Glyph | None, signs: str, digit: float = 0.0) -> str:
-    """Return which of two signs the ink of one of them looks like; nothing if that is unclear.
+    """Return which of two signs the ink resembles, empty if unclear.
 
-    They are `0O`, `1I` or a pair of which only the first is as high as a digit. `digit`: pixels that digits are high.
+    The pair is `0O`, `1I` or one whose first sign only is as high as a digit. `digit`: height of digits in pixels.
     """
     if glyph is None:
         return ""
@@ -133,7 +133,7 @@ def looks_like(glyph: Glyph | None, signs: str, digit: float = 0.0) -> str:
 
 
 def digit_height(glyphs: Sequence[Glyph | None], word: Sequence[Character], place: int) -> float:
-    """Return how high the digits of a word are, that at one place aside; 0 if it has none."""
+    """Return the height of a word's digits, except the one at `place`; 0 without any."""
     pictures = [
         glyph.picture
         for number, (glyph, sign) in enumerate(zip(glyphs, word, strict=True))
@@ -183,13 +183,13 @@ def _stem(picture: NDArray[np.bool_]) -> str:
 
 
 _ASIDE, _ABOVE, _HALF = 0.1, 0.12, 0.3
-"""Margin around a word that is cut out, by the line's height, and by that of its ink; half of an unseen character."""
+"""Margin around a cut-out word, relative to the line's height, and to its ink's; half of an unseen character."""
 
 
 def enlarged(
     line: Sequence[Character], signs: Sequence[Glyph | None], word: slice, crop: NDArray[np.uint8]
 ) -> NDArray[np.uint8]:
-    """Return a word of a line alone, with as little around it as recognition needs, which draws it larger."""
+    """Return a word of a line alone, with a minimal margin, so that recognition enlarges it."""
     height, width = crop.shape[:2]
     first, last = word.start, word.stop - 1
     start, end = (
@@ -215,14 +215,14 @@ def enlarged(
 
 
 def _middle_of_gap(empty: NDArray[np.bool_], start: float, end: float) -> float:
-    """Return where the widest run of columns without ink between two places has its middle."""
+    """Return the middle of the widest run of columns without ink between two places."""
     first = max(0, round(start))
     gaps = runs_of(empty[first : round(end) + 1])
     return first + float(gaps[np.ptp(gaps, axis=1).argmax()].mean()) if gaps.size else (start + end) / 2
 
 
 _CLOSE, _APART = 1.15, 1.25
-"""Distance between the middles of two digits by that of the line's others: none, or one with a space between them."""
+"""Distance between the middles of two digits, relative to the line's others: without a space, and with one."""
 _LEAST_PAIRS: Final = 2
 _WHITE: Final = 0.4
 """White space between two digits that are apart, by the same distance."""
@@ -231,9 +231,9 @@ _WHITE: Final = 0.4
 def with_spaces_of_digits(
     line: Sequence[Character], signs: Sequence[Glyph | None], crop: NDArray[np.uint8]
 ) -> tuple[list[Character], list[Glyph | None]]:
-    """Return a line and its ink with a space between two digits where their middles are apart, and none where not.
+    """Return a line and its ink with spaces between digits corrected by the distance of their middles.
 
-    Digits have one width in nearly every face, so their middles tell; the ink between them does not, beside a 1.
+    Digits have equal widths in nearly every face, so their middles are reliable; gaps in the ink are not, next to a 1.
     """
     digits = [
         (place, glyph)

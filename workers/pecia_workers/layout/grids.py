@@ -1,4 +1,4 @@
-"""A table as it stands on the page: its grid, filled with text, and parted where its text is, though no line is drawn.
+"""Grids of tables: filled with text, and divided where their text is, even without drawn lines.
 
 Lengths are in heights of a line.
 """
@@ -18,36 +18,36 @@ from pecia_workers.layout.parting import atoms_of, is_number, looks_joined, wall
 _MIN_FILLED: Final = 0.5
 """Share of a grid's cells with text in them; less is a frame or a picture."""
 _LEAST_FILLED: Final = 0.2
-"""The same of a table whose head or whose names are all there."""
+"""The same for a table whose head or names are complete."""
 _MAX_CUT: Final = 0.4
-"""Share of its pieces that lines run through; more is a pattern behind text."""
+"""Most pieces crossed by lines; more means a pattern behind text."""
 _FRAME_LINES, _FRAME_CELLS = 4, 9
-"""Few cells with many lines each are boxes round paragraphs."""
+"""Few cells with many lines each are boxes around paragraphs."""
 _MIN_UNSPANNED: Final = 0.5
 """Share of a table's cells that are one row high and one column wide; less is a form."""
 _MIN_PARTED, _PARTED = 2, 0.4
-"""Lines of text that are parted at one place, and their share, from which the rows that they stand in are."""
+"""Number and share of text lines with a gap at one place from which their rows are split there."""
 _SAME_PITCH: Final = 0.85
-"""Step from line to line, by that between rows, from which lines are rows of their own."""
+"""Step between lines, relative to that between rows, from which lines are separate rows."""
 _MIN_SPLIT_ROWS, _MIN_BESIDE = 3, 0.8
 """Lines of text between two ruling lines that are rows, and the share of them with text in several cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table as it stands on the page."""
+    """A table with its place on the page."""
 
     box: Box
     table: Table | None
-    """None: it looks like a table, but its grid is not clear."""
+    """None: it resembles a table, but its grid is unclear."""
     lines: tuple[Line, ...]
-    """Those of its cells, cell by cell."""
+    """Lines of its cells, cell by cell."""
     members: frozenset[int]
-    """Which pieces its text is of."""
+    """Indices of the pieces in it."""
     is_form: bool = False
-    """A grid of fields rather than of rows and columns: its text is best read as the page has it."""
+    """Whether it is a grid of fields rather than rows and columns, best read in the order of the page."""
     is_unclear: bool = False
-    """Another reading of its rows is about as good."""
+    """Whether another reading of its rows is about as good."""
 
 
 class Draft:
@@ -58,10 +58,10 @@ class Draft:
         self.content: dict[int, list[Line]] = {}
         self.members: set[int] = set()
         self.cut = 0
-        """How many pieces lines run through."""
+        """Number of pieces crossed by lines."""
 
     def fill(self, pieces: Sequence[Line], near: float) -> None:
-        """Put each piece whose middle is inside into its cell; what runs through a line is cut there."""
+        """Put each piece whose middle is inside into its cell; a piece that crosses a line is split there."""
         for number, piece in enumerate(pieces):
             x, y = middle(piece.box)
             if self.xs[0] - near < x < self.xs[-1] + near and self.ys[0] < y < self.ys[-1]:
@@ -69,7 +69,7 @@ class Draft:
                 self.members.add(number)
 
     def _place(self, piece: Line, near: float) -> bool:
-        """Put a piece into its cell, or its parts into theirs; return whether it was cut."""
+        """Put a piece into its cell, or its parts into theirs; return whether it was split."""
         row = int(np.searchsorted(self.ys[1:-1], middle(piece.box)[1]))
         walls = np.flatnonzero(np.diff(self.owners[row])) + 1
         parts = list(cut(piece, [self.xs[wall] for wall in walls], near))
@@ -79,9 +79,9 @@ class Draft:
         return len(parts) > 1
 
     def part(self, height: float) -> None:
-        """Part what no line parts, though white space or numbers that line up do.
+        """Split cells at white space or aligned numbers, where no line is drawn.
 
-        As in a table with lines in its head alone, between groups of its rows, or round all of it.
+        For tables with lines only in their head, between groups of rows, or around them.
         """
         pieces = [line for lines in self.content.values() for line in lines]
         atoms = [atom for piece in pieces for atom in atoms_of(piece, height)]
@@ -95,7 +95,7 @@ class Draft:
             self._place(piece, 0.25 * height)
 
     def _drop_places(self, narrow: float) -> None:
-        """Drop narrower rows and columns without text, as between double rules, and places that part no cells."""
+        """Drop narrow rows and columns without text, as between double rules, and places that divide no cells."""
         for axis, places in enumerate((self.ys, self.xs)):
             for number in reversed(range(len(places) - 1)):
                 owners = np.take(self.owners, number, axis)
@@ -106,7 +106,7 @@ class Draft:
                     del places[max(number, 1)]
 
     def _add_walls(self, levels: Sequence[Sequence[Line]], height: float) -> None:
-        """Add the columns that white space parts."""
+        """Add the columns divided by white space."""
         added = [
             (column, wall)
             for column, (left, right) in enumerate(pairwise(self.xs))
@@ -118,13 +118,13 @@ class Draft:
             self.owners = np.insert(self.owners, column + 1, self.owners[:, column], axis=1)
 
     def _bands(self, levels: Sequence[Sequence[Line]]) -> list[int]:
-        """Return which row each level of text stands in."""
+        """Return the row of each level of text."""
         middles = [float(np.mean([middle(piece.box)[1] for piece in level])) for level in levels]
         bands: list[int] = np.searchsorted(self.ys[1:-1], middles).tolist()
         return bands
 
     def _sides(self, level: Sequence[Line], row: int, column: int, slack: float) -> tuple[int, int, int]:
-        """Return how many pieces of a cell stand before a wall between its columns, cross it, and stand behind it."""
+        """Return how many pieces of a cell are before a wall, across it, and after it."""
         first, last = np.flatnonzero(self.owners[row] == self.owners[row, column])[[0, -1]]
         inside = [piece.box for piece in level if self.xs[first] < middle(piece.box)[0] < self.xs[last + 1]]
         before = sum(box.right < self.xs[column] + slack for box in inside)
@@ -132,18 +132,18 @@ class Draft:
         return before, len(inside) - before - after, after
 
     def _is_merged(self, row: int, column: int) -> bool:
-        """Return whether a cell of this row alone goes on behind the wall before this column."""
+        """Return whether a cell of only this row continues across the wall before this column."""
         owner = self.owners[row, column]
         is_joined = owner == self.owners[row, column - 1]
         return bool(is_joined) and np.count_nonzero((self.owners == owner).any(axis=1)) == 1
 
     def _divide(self, row: int, column: int) -> None:
-        """Make what stands behind a wall in a cell a cell of its own."""
+        """Split a cell at a wall."""
         behind = np.arange(self.owners.shape[1]) >= column
         self.owners[row, behind & (self.owners[row] == self.owners[row, column])] = self.owners.max() + 1
 
     def _part_heads(self, levels: Sequence[Sequence[Line]], height: float) -> None:
-        """Part the lines of a cell below a heading of several columns from that heading."""
+        """Split a heading of several columns from the lines below it."""
         slack = 0.35 * height
         bands = self._bands(levels)
         for row in reversed(range(len(self.ys) - 1)):
@@ -171,7 +171,7 @@ class Draft:
                 self._divide(row + 1, column)
 
     def _part_cells(self, levels: Sequence[Sequence[Line]], height: float) -> None:
-        """Part cells of one row where the text of most of the rows like it is parted."""
+        """Split cells of one row where most similar rows have a gap."""
         bands = self._bands(levels)
         for column in range(1, len(self.xs) - 1):
             merged = {row: 0 for row in range(len(self.ys) - 1) if self._is_merged(row, column)}
@@ -190,7 +190,7 @@ class Draft:
                 self._divide(row, column)
 
     def _part_rows(self, levels: Sequence[Sequence[Line]]) -> None:
-        """Part rows with several numbers one below the other, or as many lines as there are in most cells."""
+        """Split rows with several numbers below each other, or with equally many lines in most cells."""
         bands = self._bands(levels)
         for row in reversed(range(len(self.ys) - 1)):
             rows = [level for band, level in zip(bands, levels, strict=True) if band == row]
@@ -211,7 +211,7 @@ class Draft:
             self.ys[row + 1 : row + 1] = cuts
 
     def _starts(self, rows: Sequence[Sequence[Line]]) -> list[int]:
-        """Return which of the levels of text in one row begin rows of their own."""
+        """Return the levels of text in one row that start separate rows."""
         columns = [
             {int(np.searchsorted(self.xs[1:-1], middle(piece.box)[0])): piece for piece in level}
             for level in rows
@@ -249,7 +249,7 @@ class Draft:
         return starts
 
     def ruled_grid(self, narrow: float) -> Grid | None:
-        """Return it if its lines are those of a table or a form, rather than of frames or a pattern.
+        """Return the filled grid if its lines are a table's or form's, rather than frames or a pattern.
 
         `narrow`: rows and columns without text that are narrower are dropped.
         """
@@ -274,7 +274,7 @@ class Draft:
         return None if is_chart else grid
 
     def grid(self, *, is_form: bool = False, is_unclear: bool = False) -> Grid:
-        """Return it as it is filled."""
+        """Return the filled grid."""
         cells: list[Cell] = []
         lines: list[Line] = []
         for owner in dict.fromkeys(self.owners.ravel().tolist()):
@@ -299,7 +299,7 @@ class Draft:
 
 
 def cut(piece: Line, places: Iterable[float], near: float) -> Iterator[Line]:
-    """Yield the parts of a piece that runs through these places, cut between its words."""
+    """Yield the parts of a piece split at these places, between its words."""
     cuts = [place for place in places if piece.box.left + near < place < piece.box.right - near]
     words = words_of(piece) if cuts else ()
     sides = np.searchsorted(cuts, [middle(word.box)[0] for word in words])

@@ -1,4 +1,4 @@
-"""Where a page differs from its paper, how much of that is noise, how its lines slope, and whether it is blank."""
+"""Ink: separates a page's print from paper and noise, measures the slope of its lines, and detects blank pages."""
 
 import math
 from dataclasses import dataclass
@@ -12,25 +12,25 @@ from PIL import Image, ImageChops, ImageFilter
 Places: TypeAlias = NDArray[np.integer[Any]]
 
 _LEAST_SKEW: Final = 0.3
-"""Degrees; engines read lines of less slope as well, and turning blurs."""
+"""Least slope to correct, in degrees: engines read smaller slopes equally well, and rotation blurs."""
 _MOST_SKEW: Final = 10.0
 _SEARCHED: Final = 12.0
 _COARSE, _FINE = 0.5, 0.1
 _ROW: Final = 2  # pixels
 _MARGIN: Final = 0.05
-"""Share of the sides that is not looked at: the dark edge of a scan is level whatever lies on the glass."""
+"""Share of the sides that is ignored: a scan's dark edge is level whatever the page's slope."""
 _SAMPLE: Final = 20_000
 _LEAST_INK: Final = 200
 _CLEAR: Final = 3.0
-"""Sharpness of the best slope beside the median of all. Measured: pictures and specks at most 1.2, text from 3.8."""
+"""Sharpness of the best slope, relative to the median. Measured: pictures and specks at most 1.2, text from 3.8."""
 _BETTER: Final = 1.3
-"""Sharpness of the best slope beside that of no slope."""
+"""Least sharpness of the best slope, relative to that without slope."""
 
 
 def slope_of(ink: NDArray[np.bool_]) -> float:
-    """Return the degrees, clockwise, by which lines that run across slope downwards; 0 if in doubt or negligible.
+    """Return the downward slope of horizontal lines, in degrees clockwise; 0 if unclear or negligible.
 
-    Where rows follow the lines, ink and white alternate most sharply from row to row; W. Postl, "Detection of linear
+    At the right slope, ink and white alternate most sharply from row to row; W. Postl, "Detection of linear
     oblique structures and skew scan in digitized documents", ICPR (1986). On a sample of the ink: 8 ms.
     """
     margins = [slice(round(side * _MARGIN), side - round(side * _MARGIN)) for side in ink.shape]
@@ -67,7 +67,7 @@ def levelled(
     *,
     quality: Image.Resampling = Image.Resampling.BICUBIC,
 ) -> Image.Image:
-    """Return the picture turned clockwise about its middle, its sides `growth` times as long, white around it."""
+    """Return the picture turned clockwise about its middle, on white, its sides `growth` times as long."""
     sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
     size = (round(image.width * growth[0]), round(image.height * growth[1]))
     across, down = size[0] / 2, size[1] / 2
@@ -84,7 +84,7 @@ def turned(pixels: NDArray[np.uint8], degrees: int) -> NDArray[np.uint8]:
 
 
 def growth_for(ink: NDArray[np.bool_], degrees: float) -> tuple[float, float]:
-    """Return how much wider and higher a page must become so that no ink is cut off when it is turned."""
+    """Return the factor by which a page must grow so that rotation cuts off no ink."""
     height, width = ink.shape
     rows = np.flatnonzero(ink.any(axis=1))
     edges = np.concatenate([ink[rows].argmax(axis=1), width - ink[rows, ::-1].argmax(axis=1)])
@@ -96,12 +96,12 @@ def growth_for(ink: NDArray[np.bool_], degrees: float) -> tuple[float, float]:
 
 
 _WORKING_SIDE = 1760
-"""Longer side, in pixels, at which pages are looked at: A4 at 150 dots per inch."""
+"""Longer side, in pixels, at which pages are analysed: A4 at 150 dots per inch."""
 
 _PAPER_CELL = 32
 _LEAST_CONTRAST = 8.0
 _MOST_CONTRAST: Final = 48.0
-"""Levels; what differs more from its paper is ink, however uneven the rest is."""
+"""Contrast, in levels, from which pixels are ink, however uneven the paper."""
 _ABOVE_NOISE = 5.0
 _OF_STRONG = 0.35
 _STRONG_SHARE, _LEAST_STRONG = 0.95, 30
@@ -109,16 +109,16 @@ _NOISE_SHARE, _NOISE_SPREAD = 0.3, 0.385
 """Print fills less than 70 % of a page; the smallest 30 % of normal noise lies within 0.385 standard deviations."""
 _LOCAL_CELL = 16
 _SMOOTHING: Final = 0.7
-"""Pixels; averages noise out, not strokes."""
+"""Size of smoothing in pixels; removes noise, not strokes."""
 _CLEAR_IF_SMOOTH: Final = (5.0, 3.5)
-"""Least contrast of ink, in levels and by the noise, on a page that was smoothed."""
+"""Least contrast of ink, in levels and relative to noise, on a smoothed page."""
 _FAINT, _STRENGTH = 64, 200
 _RULE = 120  # pixels of unbroken ink that no letter has
 
 
 @dataclass(frozen=True)
 class View:
-    """A page as it is looked at: small, grey, with its ink."""
+    """A reduced grey page, with its ink."""
 
     grey: Image.Image
     ink: NDArray[np.bool_]
@@ -135,12 +135,12 @@ class View:
 
     @cached_property
     def letters(self) -> NDArray[np.bool_]:
-        """The ink without the rules of tables and forms, which would pass for lines of text."""
+        """The ink without the rules of tables and forms, which resemble lines of text."""
         return self.ink & ~_long_runs(self.ink) & ~_long_runs(np.ascontiguousarray(self.ink.T)).T
 
     @cached_property
     def slope(self) -> float:
-        """Degrees, clockwise, by which the page's lines slope; 0 if in doubt."""
+        """Slope of the page's lines, in degrees clockwise; 0 if unclear."""
         return slope_of(self.ink)
 
     def turned(self, degrees: int) -> Self:
@@ -149,7 +149,7 @@ class View:
         return type(self)(self.grey.rotate(-degrees, expand=True), np.rot90(self.ink, -quarters))
 
     def levelled(self) -> Self:
-        """Return the view with level lines; corners are lost."""
+        """Return the view with level lines; corners are cut off."""
         if not self.slope:
             return self
         grey = levelled(self.grey, -self.slope, quality=Image.Resampling.BILINEAR)
@@ -159,8 +159,8 @@ class View:
 def find_ink(grey: Image.Image) -> NDArray[np.bool_]:
     """Return a mask of print and handwriting: pixels that differ clearly from the paper around them.
 
-    Works for grey paper, uneven light, faint print, and light print on dark ground alike. Beside strong print faint
-    marks are no ink: its blur, and what shines through from the other side.
+    Works for grey paper, uneven light, faint print, and light print on dark ground. On a page with strong print, faint
+    marks are ignored: its blur, and print that shines through from the back.
     """
     difference = from_paper(grey)
     clear = above_noise(difference)
@@ -170,7 +170,7 @@ def find_ink(grey: Image.Image) -> NDArray[np.bool_]:
 def sum_within(
     sums: NDArray[np.int32], left: Places, top: Places, right: Places, bottom: Places
 ) -> NDArray[np.int32]:
-    """Return what there is within rectangles, given what there is above and to the left of each place of a page."""
+    """Return the sums within rectangles, given a page's integral image."""
     rows, columns = sums.shape
     top, bottom = top.clip(0, rows - 1), bottom.clip(0, rows - 1)
     left, right = left.clip(0, columns - 1), right.clip(0, columns - 1)
@@ -179,7 +179,7 @@ def sum_within(
 
 
 def find_faint_ink(grey: Image.Image) -> NDArray[np.bool_]:
-    """Return a mask of print as `find_ink` does, but faint print may stand on the page of strong print."""
+    """Return a mask of print like `find_ink`, including faint print on a page with strong print."""
     difference = from_paper(grey)
     padded = np.pad(difference, [(0, -side % _LOCAL_CELL) for side in difference.shape])
     height, width = (side // _LOCAL_CELL for side in padded.shape)
@@ -190,7 +190,7 @@ def find_faint_ink(grey: Image.Image) -> NDArray[np.bool_]:
 
 
 def from_paper(grey: Image.Image) -> NDArray[np.uint8]:
-    """Return by how much each pixel differs from the paper, which is the lighter part of its neighbourhood."""
+    """Return the difference of each pixel from the paper, the lighter part of its neighbourhood."""
     size = (max(1, grey.width // _PAPER_CELL), max(1, grey.height // _PAPER_CELL))
     cells = np.asarray(grey.resize((size[0] * 4, size[1] * 4), Image.Resampling.BOX))
     blocks = cells.reshape(size[1], 4, size[0], 4).transpose(0, 2, 1, 3).reshape(size[1], size[0], 16)
@@ -199,9 +199,9 @@ def from_paper(grey: Image.Image) -> NDArray[np.uint8]:
 
 
 def strengthened(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a page of faint print as dark print on white; any other as it is. RGB.
+    """Return an RGB page of faint print with dark print on white; any other page unchanged.
 
-    PP-OCR's detector finds no line of print that is 12 levels darker than its paper; made darker it is read as well.
+    PP-OCR's detector misses print that is only 12 levels darker than its paper; enhanced, it is read as well as any.
     """
     grey = Image.fromarray(pixels).convert("L")
     difference = from_paper(grey)
@@ -220,18 +220,18 @@ def strengthened(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def above_noise(
     difference: NDArray[np.uint8], least: float = _LEAST_CONTRAST, times: float = _ABOVE_NOISE
 ) -> float:
-    """Return the difference from the paper that its own noise does not reach: `times` its standard deviation."""
+    """Return the contrast above the paper's noise: `times` its standard deviation."""
     return max(least, times * _quantile(difference, _NOISE_SHARE) / _NOISE_SPREAD)
 
 
 def strong_contrast(difference: NDArray[np.uint8], clear: float) -> float:
-    """Return by how much the page's strong print differs from its paper; 0 if hardly a pixel is above `clear`."""
+    """Return the contrast of the page's strong print; 0 if hardly a pixel is above `clear`."""
     strong = difference[difference > clear]
     return _quantile(strong, _STRONG_SHARE) if strong.size >= _LEAST_STRONG else 0.0
 
 
 def _quantile(values: NDArray[np.uint8], share: float) -> float:
-    """Return the value below which this share lies, interpolated between integers: noise may be less than one level."""
+    """Return a quantile, interpolated between integers, since noise may be less than one level."""
     counts = np.bincount(values.reshape(-1), minlength=256).cumsum()
     level = int(np.searchsorted(counts, share * values.size))
     below = int(counts[level - 1]) if level else 0
@@ -256,13 +256,13 @@ _WINDOW = (4, 10)  # cells: a word of body text, and more than a speck of dust f
 _WINDOW_CELLS = 9
 _SMALLEST = 64  # pixels; less is a cutting, not a page with edges and dust
 _EDGE_SHARE, _EDGE_DARKER, _EDGE_DEPTH = 0.25, 24, 0.05
-"""A scanner's dark edge: how full or how much darker than the page a row of it is, how far in it may reach."""
+"""A scanner's dark edge: fill of its rows, or their contrast with the page, and greatest depth."""
 
 
 def is_blank(grey: Image.Image) -> bool:
-    """Return whether there is nothing on a page but noise, specks of dust and the scanner's dark edges.
+    """Return whether a page has only noise, specks of dust and the scanner's dark edges.
 
-    One short word, however faint, is enough for a page not to be blank: text lost costs more than an empty page read.
+    A page with one short word, however faint, is not blank: lost text costs more than the reading of an empty page.
     """
     if min(grey.size) < _SMALLEST:
         return bool(np.ptp(np.asarray(grey)) <= _CLEAR_IF_SMOOTH[0])

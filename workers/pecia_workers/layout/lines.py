@@ -1,4 +1,4 @@
-"""Words, lines and rows: pieces of text put together, the boxes around them, and which words are values."""
+"""Words, lines and rows of text, their boxes, and the recognition of values."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,13 +23,13 @@ _ADDRESS: Final = re.compile(
     r"|^(?!\d{1,2}\.? \w+ \d{4}$)\d{1,5}[a-z]?,? [^\W\d_]{3,}|[^\W\d_]{4,}\.? \d{1,3}[a-z]?$",
     re.IGNORECASE,
 )
-"""A telephone number, a web or mail address, a postcode with its town, a street with its number; no label alone."""
+"""A telephone number, a web or mail address, a postcode with its town, a street with its number; no mere label."""
 _LABEL: Final = re.compile(r".*[:：]\W*")  # noqa: RUF001  Chinese has its own
 _DENSE_SIGN: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 
 
 def cues_of(texts: Sequence[str]) -> Cues:
-    """Return what the texts of boxes say of the order in which these are read."""
+    """Return cues for the reading order from the texts of boxes."""
     bare = [text.lstrip("\"'([-\u2013•☐☑ ") for text in texts]
     cues = (
         [bool(_ADDRESS.search(text)) for text in texts],
@@ -41,7 +41,7 @@ def cues_of(texts: Sequence[str]) -> Cues:
 
 
 def rows_of(pieces: Sequence[Line]) -> list[list[Line]]:
-    """Return pieces in reading order, those that stand side by side together."""
+    """Return the rows of pieces, in reading order."""
     if len(pieces) < 2:  # noqa: PLR2004  most cells of a table
         return [[piece] for piece in pieces]
     cues = cues_of([piece.text for piece in pieces])
@@ -50,23 +50,23 @@ def rows_of(pieces: Sequence[Line]) -> list[list[Line]]:
 
 
 def levels_of(pieces: Sequence[Line]) -> list[list[Line]]:
-    """Return pieces from top to bottom, those that stand level together, from left to right."""
+    """Return groups of level pieces, from top to bottom, each from left to right."""
     return [[pieces[one] for one in row] for row in levels(corners_of(piece.box for piece in pieces))]
 
 
 def is_backward(letter: str) -> bool:
-    """Return whether this is a letter of a script that runs from right to left."""
+    """Return whether this is a letter of a right-to-left script."""
     return letter >= _FIRST_BACKWARD and bidirectional(letter) in ("R", "AL")
 
 
 def is_mostly_backward(text: str) -> bool:
-    """Return whether a text's letters, at least half of them, run from right to left."""
+    """Return whether at least half of a text's letters are of right-to-left scripts."""
     backward = sum(map(is_backward, text))
     return backward > 0 and 2 * backward >= sum(map(str.isalpha, text))
 
 
 def joined(row: Sequence[Line]) -> Line:
-    """Return pieces that stand side by side, from left to right, as one line."""
+    """Join adjacent pieces, from left to right, to one line."""
     if len(row) == 1:
         return row[0]
     if is_mostly_backward("".join(piece.text for piece in row)):
@@ -80,7 +80,7 @@ def joined(row: Sequence[Line]) -> Line:
 
 
 def around(boxes: Iterable[Box]) -> Box:
-    """Return the smallest box that holds all."""
+    """Return the smallest box around all."""
     left, top, right, bottom = corners_of(boxes).T
     return box_of(left.min(), top.min(), right.max(), bottom.max())
 
@@ -112,7 +112,7 @@ def corners_of(boxes: Iterable[Box]) -> Boxes:
 
 
 def words_of(piece: Line) -> tuple[Word, ...]:
-    """Return a piece's words; where they stand is estimated from their lengths if it is not known."""
+    """Return a piece's words; unknown places are estimated from the words' lengths."""
     if piece.words:
         return piece.words
     box, pitch = piece.box, (piece.box.right - piece.box.left) / max(1, len(piece.text))
@@ -127,19 +127,19 @@ def words_of(piece: Line) -> tuple[Word, ...]:
 
 
 def runs_of(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return where each run of flags that are set begins and ends, a row for each."""
+    """Return start and end of each run of set flags, one run a row."""
     edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
     return edges.reshape(-1, 2)
 
 
 def touch(one: Box, other: Box) -> bool:
-    """Return whether two boxes have anything in common."""
+    """Return whether two boxes overlap."""
     across = min(one.right, other.right) - max(one.left, other.left)
     return across > 0 and min(one.bottom, other.bottom) > max(one.top, other.top)
 
 
 def apart(boxes: Iterable[Box]) -> list[Box]:
-    """Return boxes of which none touch, with one around those that do."""
+    """Return boxes without overlaps, merging those that overlap."""
     parts: list[Box] = []
     for box in boxes:
         part = box
@@ -177,18 +177,18 @@ _DECISIVE: Final = re.compile(
     r"|sin|izquierd[oa]|derech[oa])"
     r"|[无無未否不没沒非左右阴陰阳陽]|(없|아니|않|못|왼|오른)\w*|\w*(없음|없다|않음)|[좌우](측|하|상|안)?|무|음성|양성"
 )
-"""Negations and sides: the word that turns what a sentence says."""
+"""Negations and sides: words that reverse the meaning of a sentence."""
 
 
 def is_decisive(word: str) -> bool:
-    """Return whether a word denies or names a side, in English, Chinese, Korean, German, French or Spanish."""
+    """Return whether a word is a negation or a side, in English, Chinese, Korean, German, French or Spanish."""
     return _DECISIVE.fullmatch(word.strip(".,;:()[]")) is not None
 
 
 def is_value(word: str, before: str = "") -> bool:
     """Return whether a word is a value, by itself or by the text before it in its line.
 
-    Values are what must be right to the letter: numbers, units, dates, codes, names, negations and sides.
+    Values must be correct in every character: numbers, units, dates, codes, names, negations and sides.
     """
     bare = word.strip(".,;:()[]")
     if any(map(str.isdigit, bare)):
@@ -199,7 +199,7 @@ def is_value(word: str, before: str = "") -> bool:
 
 
 def is_unit(word: str) -> bool:
-    """Return whether a word is a unit, or several with strokes between them."""
+    """Return whether a word is a unit, or several with slashes between them."""
     return all(map(_UNIT.fullmatch, word.split("/")))
 
 

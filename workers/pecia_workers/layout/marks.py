@@ -13,40 +13,39 @@ from pecia_schemas.blocks import Box, Line, Mark, MarkKind, MarkState, Source, W
 from pecia_workers.layout.lines import Mask, around, box_of, is_mostly_backward, middle, words_of
 
 SIGNS: Final = "☐☑○◉"
-"""How marks stand in the text: boxes, then circles, each not ticked and ticked."""
+"""Signs of marks in the text: boxes, then circles, each unticked and ticked."""
 
 _CONTRAST: Final = 24
-"""Grey levels by which ink is darker than the ground around it."""
+"""Least contrast of ink with its ground, in grey levels."""
 _SIDES: Final = (0.55, 2.6)
 """Least and greatest side of a mark, in heights of a line."""
 _MIN_PIXELS: Final = 11
 _MIN_SIDE_INK: Final = 0.85
 """Share of each side of a box that is drawn."""
 _EMPTY, _TICKED = 0.05, 0.1
-"""Share of ink inside a mark: an empty one has less, a ticked one more."""
+"""Share of ink inside a mark: most in an empty one, and least in a ticked one."""
 _MIN_CIRCLE: Final = 0.5
 """Least side of a circle; smaller ones are bullets and letters."""
 _ROUND: Final = 0.07
 """Greatest spread of a circle's radius."""
 _SOLID: Final = 0.6
-"""Share of ink along the inside of its sides from which a box is a bullet or a picture, if no hollow ones have its
-size."""
+"""Share of ink inside its sides from which a box is a bullet or picture, unless hollow ones have its size."""
 _CORNER, _MIN_CORNER_INK = 3, 0.5
 """Pixels from a corner, and the share of ink there; letters are round."""
 _MAX_STEM: Final = 0.2
-"""Of a box, by its height: how far a side may go on beyond its corners."""
+"""Greatest extension of a box's side beyond its corners, relative to its height."""
 _MAX_ASPECT: Final = 1.2
 _FIRST_IDEOGRAPH: Final = 0x2E80
 _WIDER: Final = 1.1
-"""Share of a letter's ink that is found, by its width."""
+"""Margin around a letter for its ink, relative to its width."""
 _LABEL_GAP: Final = 2.0
 """White space that ends a label, in heights of a line."""
 _GLYPHS: Final = frozenset("□☐☑☒■▢○◯◉●❑❒口OQ0Xx[]()")
-"""What engines take a box or a circle for."""
+"""Characters as which engines read boxes and circles."""
 _BOXED: Final = frozenset("区図网冈凶囚因困团国图田回日目四囗圆园凹凸")
-"""The same where nothing else is Chinese: ticked boxes, mostly."""
+"""The same on pages without Chinese text: mostly ticked boxes."""
 _FEW: Final = 0.1
-"""Share of a page's letters that are Chinese where those are none."""
+"""Share of Chinese characters up to which a page counts as without Chinese text."""
 _FUSED: Final = re.compile(r"^[□☐☑☒■▢○◯◉●❑❒]+(?=\w)")
 _SIGNATURE: Final = re.compile(
     r"\b(signature|signed|sign here|unterschrift|firma)\b|签名|签字|서명", re.IGNORECASE
@@ -56,7 +55,7 @@ _SIGNATURE: Final = re.compile(
 def find_marks(
     pixels: NDArray[np.uint8], pieces: Sequence[Line], height: float, *, source: Source
 ) -> list[Mark]:
-    """Return the page's boxes and circles with the labels beside them; where a letter stands is none."""
+    """Return the page's boxes and circles with their labels; none at the place of a letter."""
     grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
     window = round(4 * height) | 1
     ink = (cv2.subtract(cv2.blur(grey, (window, window)), grey) > _CONTRAST).view(np.uint8)
@@ -95,7 +94,7 @@ def find_marks(
 
 
 def signature_lines(across: Mask, pieces: Sequence[Line], height: float) -> list[Mark]:
-    """Return the ruling lines to be signed: those with a word for it below or before them."""
+    """Return the lines for signatures: ruling lines with such a word below or before them."""
     labels = [piece for piece in pieces if _SIGNATURE.search(piece.text)]
     if not labels:
         return []
@@ -119,9 +118,9 @@ def signature_lines(across: Mask, pieces: Sequence[Line], height: float) -> list
 
 
 def with_signs(pieces: Sequence[Line], marks: Sequence[Mark], height: float) -> list[Line]:
-    """Return the pieces with each box and circle as a sign where it stands.
+    """Return the pieces with a sign at the place of each box and circle.
 
-    It takes the place of what the engine took the mark for, or stands between two words.
+    It replaces the engine's reading of the mark, or is inserted between two words.
     """
     pieces, near, glyphs = list(pieces), 0.3 * height, _glyphs_of(pieces)
     for mark in marks:
@@ -149,7 +148,7 @@ def with_signs(pieces: Sequence[Line], marks: Sequence[Mark], height: float) -> 
 
 
 def _glyphs_of(pieces: Sequence[Line]) -> frozenset[str]:
-    """Return what stands for boxes and circles in the text of a page."""
+    """Return the characters that mean boxes and circles in a page's text."""
     letters = [
         letter for piece in pieces for letter in piece.text if letter.isalpha() and letter not in _GLYPHS
     ]
@@ -164,9 +163,9 @@ def _is_glyph(word: Word, mark: Box, glyphs: frozenset[str]) -> bool:
 
 
 def _squares(ink: Mask, height: float) -> Iterator[Box]:
-    """Yield the boxes: four sides of about one length, as straight runs that meet in corners.
+    """Yield the boxes: four straight sides of similar lengths that meet in corners.
 
-    A tick may go beyond them, but no side far above or below its corners, as the stem of P, b or d does.
+    A tick may extend beyond them, but no side may go far above or below its corners, like the stems of P, b and d.
     """
     length = max(7, round(0.42 * height))
     across = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones((1, length), dtype=np.uint8))
@@ -196,9 +195,9 @@ def _squares(ink: Mask, height: float) -> Iterator[Box]:
 
 
 def _circles(ink: Mask, words: Sequence[Word], height: float, glyphs: frozenset[str]) -> Iterator[Box]:
-    """Yield the rings, which have ink at one distance from the middle in all directions.
+    """Yield the rings: ink at equal distance from the middle in all directions.
 
-    White space around a ring and a label behind it tell it from a letter.
+    White space around it and a label after it distinguish a ring from a letter.
     """
     for box, part in _components(ink, height, _MIN_CIRCLE, _MAX_ASPECT):
         down, across = np.nonzero(part)
@@ -225,7 +224,7 @@ def _circles(ink: Mask, words: Sequence[Word], height: float, glyphs: frozenset[
 def _components(
     ink: Mask, height: float, least: float, aspect: float
 ) -> Iterator[tuple[Box, NDArray[np.bool_]]]:
-    """Yield the connected pieces of ink that have the size and about the shape of a mark."""
+    """Yield the connected pieces of ink with the size and rough shape of a mark."""
     _, labels, stats, _ = cv2.connectedComponentsWithStats(ink, connectivity=8)
     sides = np.sort(stats[:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]], axis=1)
     fits = (sides[:, 0] >= max(_MIN_PIXELS, least * height)) & (sides[:, 1] <= _SIDES[1] * height)
@@ -236,7 +235,7 @@ def _components(
 
 
 def _state(ink: Mask, box: Box) -> MarkState:
-    """Return whether there is ink inside; the shadow that some boxes have to their right and below is none."""
+    """Return whether there is ink inside, ignoring a shadow at the right and lower side."""
     if _filled(ink, box, 0.3) >= _TICKED:
         return MarkState.TICKED
     shadow = round(0.2 * (box.right - box.left))
@@ -245,7 +244,7 @@ def _state(ink: Mask, box: Box) -> MarkState:
 
 
 def _filled(ink: Mask, box: Box, inset: float, until: float | None = None) -> float:
-    """Return the share of ink inside a box, so much of its side from its edges, and until so much from them."""
+    """Return the share of ink inside a box, between two distances from its edges, in shares of its side."""
     outer = _inside(ink, box, inset)
     inner = outer[:0] if until is None else _inside(ink, box, until)
     return float(outer.sum(dtype=int) - inner.sum(dtype=int)) / max(1, outer.size - inner.size)
@@ -259,7 +258,7 @@ def _inside(ink: Mask, box: Box, inset: float) -> Mask:
 def _is_of_letters(
     ink: Mask, box: Box, boxes: Sequence[Box], pieces: Sequence[Line], glyphs: frozenset[str]
 ) -> bool:
-    """Return whether the box is one of several for a letter each, or a letter: close to the next, or read as one."""
+    """Return whether the box is one of a row of letter boxes, or a letter: close to the next, or read as a letter."""
     side = box.right - box.left
     row = sorted(other.left for other in boxes if abs(other.top - box.top) < 0.5 * side)
     near = [right - left < 1.6 * side for left, right in pairwise(row)]
@@ -287,7 +286,7 @@ def _is_of_letters(
 
 
 def _is_within(box: Box, words: Sequence[Word]) -> bool:
-    """Return whether the box is a letter of words whose places are exact: none of them fills a box around it."""
+    """Return whether the box is part of a word with an exact place."""
     x, y = middle(box)
     width = box.right - box.left
     return any(
@@ -299,13 +298,13 @@ def _is_within(box: Box, words: Sequence[Word]) -> bool:
 
 
 def _peers(box: Box, boxes: Sequence[Box]) -> int:
-    """Return how many have the size of this one."""
+    """Return the number of marks of this size."""
     side = box.right - box.left
     return sum(abs(other.right - other.left - side) <= max(2, 0.1 * side) for other in boxes)
 
 
 def _close(words: Sequence[Word], edge: float, height: float) -> list[Word]:
-    """Return the first of these words up to wide white space."""
+    """Return the first words, up to a wide gap."""
     close: list[Word] = []
     for word in words:
         gap = max(word.box.left - edge, edge - word.box.right)

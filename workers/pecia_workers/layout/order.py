@@ -1,8 +1,8 @@
-"""The order in which a person reads what stands on a page, from its boxes and a few cues of text: recursive gutters.
+"""Reading order of a page, from its boxes and a few textual cues, by recursive gutters.
 
 A gutter is a vertical strip that few boxes cross, with running text on both sides. Boxes that cross it (headlines)
-cut the page into bands; a band is read column by column; what has no gutter is read row by row. Lengths are in heights
-of a line, so that neither resolution nor print size matters.
+divide the page into bands; a band is read column by column, the rest row by row. Lengths are in heights of a line, so
+that neither resolution nor print size matters.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Row: TypeAlias = list[int]
-"""Indexes of boxes that stand side by side, from left to right."""
+"""Indices of adjacent boxes, from left to right."""
 Stretch: TypeAlias = list[Row]
-"""Rows from top to bottom that no gutter and no wide white space parts."""
+"""Rows, from top to bottom, without a gutter or wide white space between."""
 Boxes: TypeAlias = NDArray[np.float64]
 """Left, top, right and bottom of each box, a row for each."""
 Flags: TypeAlias = NDArray[np.bool_]
@@ -29,60 +29,60 @@ _MIN_LINES: Final = 3
 _FILL: Final = 0.75
 """Share of its column's width that a full row reaches."""
 _MAX_PITCH: Final = 3.5
-"""From one row of running text to the next."""
+"""Greatest step between rows of running text."""
 _FULL_SHARE: Final = 0.2
 """Share of a column's rows that are full."""
 _MIN_LENGTH: Final = 7.0
 """Length of a piece of running text; the cells of a table are shorter."""
 _DENSE: Final = 1.4
-"""How much more a line says whose signs are as wide as high."""
+"""Weight of text whose characters are as wide as high."""
 _SURE_LENGTH: Final = 14.0
 """Length of the pieces of certain running text."""
 _ALIGNED: Final = 0.65
-"""Share of rows that stand level with a row of the other side in a table."""
+"""Share of rows that are level with a row of the other side in a table."""
 _INTERLEAVED, _MIN_INTERLEAVED, _MIN_WIDTH = 0.2, 4, 2.5
-"""Share of rows that stand between two of the other side in columns, and rows from which it tells; a table has none.
+"""Share of rows in columns that are between two of the other side, and least number of rows; a table has none.
 
-And the usual width of what stands in columns."""
+Also the usual width of boxes in columns."""
 _ADDRESS_ROWS: Final = range(2, 10)
 _MIN_FIELDS, _FIELDS, _LABELLED = 2, 0.5, 0.6
-"""Fields of a form: how many, the share of labels that have a value beside them, and of those that end as such."""
+"""Fields of a form: number, share of labels with a value beside them, and of labels with a colon."""
 _MIN_BEGIN, _FULL_FORM, _BEGIN, _LABEL_LENGTH = 5, 0.75, 0.85, 20.0
-"""The same where labels do not end as such: how many, the share that has a value, that of labels and of values that
-begin as such, and the length of the labels."""
+"""The same for labels without colons: number, share with a value, share of labels and values that begin as such, and
+length of labels."""
 _TALLER, _HEADLINE, _TIER_SPACE = 1.2, 0.6, 0.6
-"""Height of headlines, their share of the page's width, and the white space above them, where another tier begins."""
+"""Height of headlines, their share of the page's width, and the white space above them, at the start of a tier."""
 _OVER: Final = 0.35
-"""How far a box may reach into a gutter."""
+"""Greatest overlap of a box with a gutter."""
 _FAR: Final = 5.0
-"""White space that ends a column."""
+"""White space at which a column ends."""
 _DEPTH: Final = 12
 _GUTTERS: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Cues:
-    """What the text of each box says of its place."""
+    """Textual cues of each box for its place."""
 
     address: Flags
-    """It is part of an address or says how to reach a person; two such blocks side by side are no table."""
+    """Whether it is part of an address or contact details; two such blocks side by side are no table."""
     label: Flags
-    """It ends as a label does, by a colon."""
+    """Whether it ends with a colon, like a label."""
     begins: Flags
-    """It begins as a label or a value does, by a capital or a digit; most lines of prose go on within a sentence."""
+    """Whether it begins with a capital or digit, like a label or value; most lines of prose continue a sentence."""
     dense: Flags
-    """Its signs are as wide as high, each a syllable or a word."""
+    """Whether its characters are as wide as high, each a syllable or a word."""
 
     @classmethod
     def none(cls, count: int) -> Self:
-        """Return those of boxes whose text is not known."""
+        """Return the cues of boxes without known text."""
         return cls(*(np.zeros(count, dtype=np.bool_) for _ in range(4)))
 
 
 def reading_order(boxes: Boxes, apart: Flags | None = None, cues: Cues | None = None) -> list[Stretch]:
     """Return every box once, in the order of reading.
 
-    `apart`: boxes that are a thing of their own, such as a table, and stand in no row with others.
+    `apart`: boxes that are separate elements, such as tables, and share no row with others.
     """
     none = Cues.none(len(boxes))
     page = _Page(boxes, none.address if apart is None else apart, none if cues is None else cues)
@@ -90,14 +90,14 @@ def reading_order(boxes: Boxes, apart: Flags | None = None, cues: Cues | None = 
 
 
 def levels(boxes: Boxes) -> Stretch:
-    """Return boxes from top to bottom, those that stand level together, from left to right."""
+    """Return groups of level boxes, from top to bottom, each from left to right."""
     page = _Page(boxes, np.zeros(len(boxes), dtype=np.bool_), Cues.none(len(boxes)))
     return page.rows(np.arange(len(boxes)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """What stands between two boxes that cross a gutter, or such boxes themselves."""
+    """The boxes between two that cross a gutter, or such boxes themselves."""
 
     boxes: Some
     spans: bool
@@ -144,7 +144,7 @@ class _Page:
     def _by_columns(
         self, some: Some, gutter: float, bands: list[_Band], height: float, depth: int
     ) -> list[Stretch]:
-        """Return bands with columns column by column; headlines and rows that leave the gutter free as they stand."""
+        """Return bands with columns column by column, headlines and full-width rows in place."""
         ordered: list[Stretch] = []
         waiting: list[int] = []
 
@@ -169,7 +169,7 @@ class _Page:
         return [stretch for stretch in ordered if stretch]
 
     def _gutter(self, some: Some, height: float, test: _Test) -> tuple[float, list[_Band]] | None:
-        """Return the gutter along which most text stands that passes the test, with its bands."""
+        """Return the valid gutter with most text along it, and its bands."""
         best: tuple[float, float, list[_Band]] | None = None
         for gutter, crossed in self._clear_strips(some, height):
             bands = self._bands(some, gutter, height)
@@ -180,7 +180,7 @@ class _Page:
         return best and best[1:]
 
     def _clear_strips(self, some: Some, height: float) -> list[tuple[float, int]]:
-        """Return where fewer boxes cross a vertical line than to its left and right, and how many cross it there."""
+        """Return the vertical strips that fewer boxes cross than on both sides, with the number of crossings."""
         starts, ends = self.left[some] + _OVER * height, self.right[some] - _OVER * height
         wide = ends > starts
         places = np.concatenate([starts[wide], ends[wide]])
@@ -193,7 +193,7 @@ class _Page:
         return [(float(places[k] + places[k + 1]) / 2, int(crossed[k])) for k in sorted(minima)]
 
     def _bands(self, some: Some, gutter: float, height: float) -> list[_Band]:
-        """Cut at what crosses the gutter, from top to bottom."""
+        """Divide boxes into bands at those that cross the gutter, from top to bottom."""
         crosses = self._crosses(some, gutter, height)
         across, rest = some[crosses], some[~crosses]
         lower = np.minimum(self.bottom[across, None], self.bottom[rest])
@@ -231,10 +231,10 @@ class _Page:
         return np.asarray((self.left[some] < gutter - over) & (self.right[some] > gutter + over))
 
     def _headlines(self, some: Some, height: float) -> int:
-        """Return how many boxes, one below the other, stand above columns and cross a gutter between two of these.
+        """Return the number of boxes above columns that cross a gutter between two of these.
 
-        It need not be the best gutter: a title in the middle of four columns leaves the outer ones free. What the
-        gutter parts need not be prose: each side of it may be several columns.
+        It need not be the best gutter: a title in the middle of four columns leaves the outer gutters free. Its sides
+        need not be prose: each may be several columns.
         """
         parts = self.sections(some, _OVER * height)
         count = next((number for number, part in enumerate(parts) if part.size > 1), 0)
@@ -249,7 +249,7 @@ class _Page:
         )
 
     def _shared_height(self, band: _Band, gutter: float, height: float, test: _Test) -> float:
-        """Return along how much of the gutter text stands on both sides; 0 if it fails the test."""
+        """Return the height of a gutter with text on both sides; 0 if it is invalid."""
         left, right = self.sides(band.boxes, gutter)
         if band.spans or not left.size or not right.size:
             return 0.0
@@ -261,9 +261,9 @@ class _Page:
         return float((bottom - top) * (1 + min(gap, 3 * height) / (10 * height)))
 
     def _pairs(self, left: Some, right: Some, height: float) -> list[tuple[Some, Some]]:
-        """Return the rows of two columns whose cells have several lines; empty if these are no such cells.
+        """Return the rows of two columns of cells with several lines, empty if these are no such cells.
 
-        White space crosses the gutter again and again then, and both sides go on at one height below it.
+        In these, white space crosses the gutter repeatedly, and both sides continue at the same height below it.
         """
         sections = self.sections(np.concatenate([left, right]), 0.5 * height)
         parts = [(part[np.isin(part, left)], part[np.isin(part, right)]) for part in sections]
@@ -277,10 +277,9 @@ class _Page:
         return parts if len(parts) > _MIN_LINES and are_cells else []
 
     def _columns_apart(self, band: _Band, gutter: float, height: float) -> list[_Band]:
-        """Return the band with what stands above and below its columns apart, though it leaves the gutter free.
+        """Return the band divided from boxes above and below its columns that leave the gutter free.
 
-        That is a table, or a box on one side that reaches further towards the other than the columns do, or
-        stands far below all else.
+        These are tables, or boxes on one side that extend further to the other than the columns, or are far below.
         """
         if band.spans or band.islands:
             return [band]
@@ -308,19 +307,19 @@ class _Page:
         return [_Band(np.concatenate(cut), spans=False) for cut in cuts if cut]
 
     def line_height(self, some: Some) -> float:
-        """Return the usual height of a line of these."""
+        """Return the usual height of a line."""
         text = some[~self.apart[some]]
         return max(1.0, float(np.median(self.height[text if text.size else some])))
 
     def sides(self, some: Some, gutter: float) -> tuple[Some, Some]:
-        """Return what stands to the left and to the right of a gutter."""
+        """Return the boxes to the left and right of a gutter."""
         is_left = self.centre[some] < gutter
         return some[is_left], some[~is_left]
 
     def sections(self, some: Some, space: float) -> list[Some]:
-        """Cut at white space from side to side that is wider than this, and than that between most rows.
+        """Divide at horizontal white space that is wider than this, and than that between most rows.
 
-        Large print has wider space below it.
+        Large print may have wider space below it.
         """
         by_top = some[np.argsort(self.top[some], kind="stable")]
         gaps = self.top[by_top][1:] - np.maximum.accumulate(self.bottom[by_top])[:-1]
@@ -331,7 +330,7 @@ class _Page:
         return np.split(by_top, np.flatnonzero(gaps > space + larger[:-1] / 2) + 1)
 
     def are_columns(self, left: Some, right: Some, height: float) -> bool:
-        """Return whether the sides are read one after the other, rather than being halves of rows."""
+        """Return whether the sides are columns, rather than halves of rows."""
         return (
             self._has_prose(left, height)
             and self._has_prose(right, height)
@@ -339,7 +338,7 @@ class _Page:
         )
 
     def _has_prose(self, some: Some, height: float, depth: int = 2) -> bool:
-        """Return whether this is a column, or several side by side, whose lines need not be level with each other."""
+        """Return whether this is a column of prose, or several side by side, whose lines need not be level."""
         if self.is_prose(some, height):
             return True
         if not depth or some.size < 2 * _MIN_LINES:
@@ -350,7 +349,7 @@ class _Page:
         return any(all(self._has_prose(side, height, depth - 1) for side in sides) for sides in clear)
 
     def _are_fields(self, left: Some, right: Some, height: float) -> bool:
-        """Return whether most of the left are labels with the first line of a value beside each, or such pairs."""
+        """Return whether most rows on the left are labels with the first line of a value beside them, or such pairs."""
         level = np.abs(self.middle[left][:, None] - self.middle[right]) < 0.4 * height
         nearest = right[np.where(level, self.left[right], np.inf).argmin(axis=1)]
         sides = left[level.any(axis=1)], nearest[level.any(axis=1)]
@@ -364,7 +363,7 @@ class _Page:
         return bool(begin or max(self.cues.label[side].mean() for side in sides) >= _LABELLED)
 
     def _tiers(self, some: Some, height: float) -> list[Some]:
-        """Cut at white space across all columns below which a headline begins: what stands above it is read first."""
+        """Divide at white space across all columns above a headline: the part above is read first."""
         tiers: list[Some] = []
         for part in self.sections(some, _TIER_SPACE * height):
             first = part[self.top[part] < self.top[part].min() + height]
@@ -379,7 +378,7 @@ class _Page:
         return tiers
 
     def stand_beside(self, left: Some, right: Some, height: float) -> bool:
-        """Return whether text stands beside a table, a label beside running text, a list or an address beside one."""
+        """Return whether text is beside a table, a label beside running text, or a list or address beside one."""
         tables = self._is_beside_table(left, right, height) or self._is_beside_table(right, left, height)
         if tables or self._are_addresses(left, right, height) or self._interleave(left, right, height):
             return True
@@ -395,7 +394,7 @@ class _Page:
         )
 
     def is_prose(self, some: Some, height: float, length: float = _MIN_LENGTH) -> bool:
-        """Return whether long pieces fill the column, or end where their neighbours end."""
+        """Return whether long pieces fill the column, or end with their neighbours."""
         rows = self.rows(some[~self.apart[some]])
         if len(rows) < _MIN_LINES:
             return False
@@ -421,14 +420,14 @@ class _Page:
         )
 
     def _aligned(self, left: Some, right: Some, height: float, least: int) -> float:
-        """Return the share of rows that stand level with one of the other side; 1 with too few rows to tell."""
+        """Return the share of rows that are level with one of the other side; 1 for too few rows."""
         fewer, more = sorted(self._row_middles(left, right, 1.5 * height), key=len)
         if len(fewer) < least:
             return 1.0
         return float((np.abs(fewer[:, None] - more).min(axis=1) < 0.3 * height).mean())
 
     def _interleave(self, left: Some, right: Some, height: float) -> bool:
-        """Return whether many rows of each side overlap rows of the other that they are not level with."""
+        """Return whether many rows of each side overlap rows of the other without being level."""
         if any(np.median(self.width[side]) < _MIN_WIDTH * height for side in (left, right)):
             return False  # bullets and numbers
         one, other = self._row_middles(left, right, height)
@@ -439,7 +438,7 @@ class _Page:
         return all(np.mean((one > 0.25) & (one < 0.75)) >= _INTERLEAVED for one in nearest)  # noqa: PLR2004
 
     def _is_beside_table(self, some: Some, other: Some, height: float) -> bool:
-        """Return whether the other side is a table, and this one begins no higher and stands mostly beside it."""
+        """Return whether the other side is a table, and this one starts no higher and is mostly beside it."""
         if not self.apart[other].all():
             return False
         top, bottom = self.top[some].min(), self.bottom[some].max()
@@ -447,7 +446,7 @@ class _Page:
         return bool(top > self.top[other].min() - height and shared > 0.5 * (bottom - top))
 
     def _are_addresses(self, left: Some, right: Some, height: float) -> bool:
-        """Return whether both sides are short flush blocks with lines of an address; the labels of a form have none."""
+        """Return whether both sides are short flush blocks with address lines, which labels of a form lack."""
         sides = [self.rows(side) for side in (left, right)]
         for rows in sides:
             first = [row[0] for row in rows]
@@ -459,14 +458,14 @@ class _Page:
         return all(self.cues.address[side].sum() >= 0.25 * side.size for side in (left, right))
 
     def _row_middles(self, left: Some, right: Some, slack: float) -> list[NDArray[np.float64]]:
-        """Return the middles of the rows of both sides, as far as these stand beside each other; of the fewer first."""
+        """Return the middles of both sides' rows, where these are beside each other; the side with fewer rows first."""
         middles = ([self.middle[row].mean() for row in self.rows(side)] for side in (left, right))
         sides = sorted(map(np.sort, middles), key=len)
         top, bottom = max(side[0] for side in sides) - slack, min(side[-1] for side in sides) + slack
         return [side[(side >= top) & (side <= bottom)] for side in sides]
 
     def rows(self, some: Some) -> Stretch:
-        """Return what stands side by side, from top to bottom: level, and not one above the other."""
+        """Return the rows of boxes, from top to bottom: level, and not above each other."""
         key = some.tobytes()
         if key in self._known_rows:
             return self._known_rows[key]
@@ -495,6 +494,6 @@ class _Page:
 
 
 def _either(pairs: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return for each row whether it and the one above, or the one below, are such a pair."""
+    """Return for each row whether it forms such a pair with the one above or below."""
     found: NDArray[np.bool_] = np.append(pairs, False) | np.append(False, pairs)
     return found

@@ -1,4 +1,4 @@
-"""How lines are printed; where one paragraph, heading or list ends and the next begins; what kind of block each is."""
+"""Paragraphs, headings and lists: their boundaries and kinds, from how lines are printed."""
 
 import re
 from collections.abc import Sequence
@@ -16,25 +16,25 @@ from pecia_workers.layout.marks import SIGNS
 from pecia_workers.layout.ruled import Rules
 
 _LARGE, _BOLD, _LARGE_IN_BOTH = 1.2, 1.25, 1.1
-"""Height of letters, width of strokes, and both of one line, by those of most text."""
+"""Height of letters, width of strokes, and both in one line, relative to most text."""
 _MIN_LETTERS: Final = 3
-"""Letters of a line from which it can be told; digits, and boxes to be ticked, have other heights."""
+"""Least letters of a line for a measurement; digits and checkboxes have other heights."""
 _PRINT_CONTRAST: Final = 16
 _TALL: Final = 85
-"""Percentile of the heights of a line's components that is a capital's."""
+"""Percentile of the heights of a line's components that represents capitals."""
 _MIN_COMPONENT: Final = 0.25
-"""Of the line's height; smaller ones are dots and accents."""
+"""Least component, relative to the line's height; smaller ones are dots and accents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A line and how it is printed."""
+    """A line with measures of its print."""
 
     line: Line
     size: float = 1.0
-    """Height of its letters, by that of most of the page's text; box heights vary too much to tell."""
+    """Height of its letters, relative to most of the page's text; box heights vary too much."""
     weight: float = 1.0
-    """Width of its strokes, likewise."""
+    """Width of its strokes, likewise relative."""
 
     @property
     def box(self) -> Box:
@@ -43,7 +43,7 @@ class Printed:
 
     @property
     def height(self) -> int:
-        """Height of that."""
+        """Height of its box."""
         return self.line.box.bottom - self.line.box.top
 
     @property
@@ -68,7 +68,7 @@ class Printed:
 
 
 def printed(lines: Sequence[Line], pixels: NDArray[np.uint8]) -> list[Printed]:
-    """Return how the lines of a page are printed, beside most of them."""
+    """Return the lines of a page with measures of their print, relative to most lines."""
     if not lines:
         return []
     grey = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
@@ -87,7 +87,7 @@ def printed(lines: Sequence[Line], pixels: NDArray[np.uint8]) -> list[Printed]:
 
 
 def _measured(line: Line, grey: NDArray[np.uint8]) -> tuple[float, float]:
-    """Return the height of a line's letters and the mean width of its strokes, in pixels; 0 if that cannot be told."""
+    """Return the height of a line's letters and the mean width of its strokes, in pixels; 0 if unknown."""
     if sum(map(str.isalpha, line.text)) < _MIN_LETTERS or not set(SIGNS).isdisjoint(line.text):
         return 0.0, 0.0
     box = line.box
@@ -108,32 +108,32 @@ def _measured(line: Line, grey: NDArray[np.uint8]) -> tuple[float, float]:
 
 
 _EDGE, _NUMBER_EDGE = 0.08, 0.14
-"""Share of the page, at its top and at its end, where headers and footers stand, and page numbers."""
+"""Share of the page, at its top and bottom, for headers and footers, and for page numbers."""
 _KIND_APART, _AS_APART = 0.8, 1.5
-"""White space between them and the text, in heights of a line and by that between most lines."""
+"""White space between them and the text, in heights of a line and relative to that between most lines."""
 _MAX_EDGE_LINES: Final = 3
 _TITLE, _AS_LARGE, _UPPER = 1.3, 0.93, 0.4
-"""Size of a title; what of the page's largest it has at least; the share of the page in which it stands."""
+"""Least size of a title; the same relative to the page's largest; share of the page in which it may be."""
 _MAX_HEADING_LINES: Final = 3
 _MAX_GAP: Final = 2.5
-"""White space in a heading, in heights of a line: pieces farther apart are no sentence."""
+"""Widest gap in a heading, in heights of a line: pieces farther apart are no sentence."""
 _WIDE_GAP, _FAR_LARGER = 6.0, 1.5
-"""The same of letters so much larger than most."""
+"""The same for letters that are this much larger than most."""
 _MAX_DIGITS, _MAX_DIGITS_LARGE = 0.3, 0.4
 """Share of digits in a heading of bold letters, and of large ones."""
 _HEADING_WORDS, _HEADING_WIDTH, _PROSE_LINES = 8, 0.5, 2
-"""Most words of a heading in plain print, its width by that of the prose below it, and how many lines that has."""
+"""Most words of a heading in plain print, its width relative to the prose below, and the lines of that."""
 _MIN_LINES: Final = 6
-"""Lines of a page that has headers and footers; a label or a slip has none."""
+"""Least lines of a page with headers and footers; labels and slips have none."""
 _CAPTION: Final = re.compile(r"(fig(ure|\.)|table|tab\.|abb(ildung|\.)|图|表|그림)\s*\d", re.IGNORECASE)
 _FIELD: Final = re.compile(r"[:：]\s*\S")  # noqa: RUF001  Chinese has its own
-"""A label with its value behind it."""
+"""A label followed by its value."""
 _STAMP_MARGIN, _STAMP_SLOPE, _MIN_CONTRAST = 2.0, 0.01, 24
-"""How far round a line its frame is looked for, by its height; how far a side of it is from level, by its length."""
+"""Margin around a line for its frame, relative to its height; least slope of the frame's sides."""
 
 
 class Kinds:
-    """The text of a page, column by column, cut into blocks that have a kind."""
+    """Divides a page's text, column by column, into blocks with a kind."""
 
     def __init__(self, columns: Sequence[Sequence[Printed]], pixels: NDArray[np.uint8], rules: Rules) -> None:
         steps = [step for column in columns for step in steps_of(column)]
@@ -147,7 +147,7 @@ class Kinds:
         self._largest = max((one.size for one in self._page if self._may_be_title(one)), default=0.0)
 
     def of(self, part: Sequence[Printed], following: Sequence[Printed] = ()) -> BlockKind:
-        """Return what lines that belong together are. `following`: those that are read next."""
+        """Return the kind of lines that belong together. `following`: the next lines in reading order."""
         if (edge := self._edge(part)) is not None:
             return edge
         if len(part) == 1 and part[0].stands_out and _is_framed_aslant(part[0].box, self._pixels):
@@ -164,9 +164,9 @@ class Kinds:
         return BlockKind.LIST if max(len(items), boxes) > 1 else BlockKind.TEXT
 
     def _is_heading(self, part: Sequence[Printed], following: Sequence[Printed]) -> bool:
-        """Return whether these are few lines that stand out, and neither fields with values nor sentences.
+        """Return whether these few lines stand out, and are neither fields with values nor sentences.
 
-        Or a few words without a stop above prose, as headings in italics are.
+        Also a few words without a full stop above prose, like headings in italics.
         """
         if len(part) > _MAX_HEADING_LINES or any(map(self._is_torn, part)):
             return False
@@ -194,7 +194,7 @@ class Kinds:
         )
 
     def _is_torn(self, one: Printed) -> bool:
-        """Return whether it is several pieces that stand far apart."""
+        """Return whether it consists of pieces far apart."""
         gaps = [right.box.left - left.box.right for left, right in pairwise(words_of(one.line))]
         most = _WIDE_GAP if one.size > _FAR_LARGER else _MAX_GAP
         return max(gaps, default=0) > most * one.size * self._height
@@ -203,7 +203,7 @@ class Kinds:
         return one.is_large and one.box.top < _UPPER * self._page_height
 
     def _edge(self, part: Sequence[Printed]) -> BlockKind | None:
-        """Return what lines are that stand apart at the top or at the end of the page; None if they do not."""
+        """Return the kind of separate lines at the top or bottom of the page; None for other lines."""
         if len(self._page) < _MIN_LINES or len(part) > _MAX_EDGE_LINES or any(one.is_large for one in part):
             return None
         box = around(one.box for one in part)
@@ -224,7 +224,7 @@ class Kinds:
 
 
 def _is_framed_aslant(box: Box, pixels: NDArray[np.uint8]) -> bool:
-    """Return whether a frame that is not level stands round a line, as that of a stamp; print is level."""
+    """Return whether a line has a sloping frame, like a stamp's; print is level."""
     height = box.bottom - box.top
     margin = round(_STAMP_MARGIN * height)
     top, left = max(0, box.top - margin), max(0, box.left - margin)
@@ -247,19 +247,19 @@ PAGE_NUMBER: Final = re.compile(
 )
 _ITEM: Final = re.compile(rf"([•‣◦▪●■*{SIGNS}\u2013-]|\(?\d{{1,2}}[.)]|\(?[a-z][.)])\s+\S")
 _WIDER, _WIDE, _APART = 1.22, 1.6, 3.0
-"""Step to the next line, by that of most lines of the column and of the page, that ends a paragraph, or a list."""
+"""Step to the next line that ends a paragraph, or a list, relative to most lines of the column and of the page."""
 _OTHER_SIZE: Final = 1.15
 _INDENT, _MAX_INDENT = 0.8, 6.0
-"""In heights of a line: how far the first line of a paragraph begins to the right of the others."""
+"""Least and greatest indent of a paragraph's first line, in heights of a line."""
 _FULL: Final = 0.5
-"""Share of the lines of running text that reach its right side."""
+"""Share of lines of running text that reach its right side."""
 _MIN_PROSE: Final = 3
 _ENDS: Final = tuple('.!?:;"”)。！？；：')  # noqa: RUF001  Chinese has its own
 _FIRST_IDEOGRAPH: Final = 0x2E80
 
 
 def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> list[list[Printed]]:
-    """Cut the lines of one column into paragraphs. `page_step`: from line to line of most of the page."""
+    """Divide the lines of one column into paragraphs. `page_step`: usual step between lines of the page."""
     items = [bool(_ITEM.match(one.text)) for one in column]
     if sum(items) < 2 and not any(one.text.startswith(tuple(SIGNS)) for one in column):  # noqa: PLR2004
         items = [False] * len(column)  # a bullet or a number alone is no list, a box to be ticked is
@@ -296,18 +296,18 @@ def paragraphs(column: Sequence[Printed], page_step: float, rules: Rules) -> lis
 
 
 def is_prose(lines: Sequence[Printed]) -> bool:
-    """Return whether lines go on until no word more has its place."""
+    """Return whether lines are filled until no further word fits."""
     early = _end_early(lines)
     return bool(early) and float(np.mean(early)) <= 1 - _FULL
 
 
 def steps_of(column: Sequence[Printed]) -> list[float]:
-    """Return how far it is from line to line."""
+    """Return the steps between lines."""
     return [middle(below.box)[1] - middle(above.box)[1] for above, below in pairwise(column)]
 
 
 def _end_early(column: Sequence[Printed]) -> list[bool]:
-    """Return of each line but the last whether the next one's first word would have had its place there."""
+    """Return for each line except the last whether the next line's first word would have fitted."""
     right = float(np.percentile([one.box.right for one in column], 85))
     early = []
     for above, below in pairwise(column):

@@ -1,4 +1,4 @@
-"""What parts rows and columns where no line is drawn: repeated white space, and numbers that line up.
+"""Walls between rows and columns without drawn lines: repeated white space and aligned numbers.
 
 Lengths are in heights of a line.
 """
@@ -24,14 +24,14 @@ _SPACE: Final = 0.8
 """White space between two words that may belong to two cells."""
 _GAP: Final = 0.3
 _SURE_GAP, _SURE = 0.1, 0.75
-"""Narrowest white space between columns; the same where it parts so many of the rows."""
+"""Narrowest white space between columns; the same where it divides most rows."""
 _CROSSED: Final = 0.15
-"""Share of the rows that may cross that space, such as a heading of two columns."""
+"""Share of rows that may cross that space, such as a heading of two columns."""
 _JOINED: Final = 3
 _NAMED: Final = 0.7
-"""Rows that two columns of names have, the one by the other."""
+"""Rows of two columns of names, relative to each other."""
 _MIN_PARTED, _PARTED = 2, 0.5
-"""Rows with text on both sides of a wall that is not drawn, and their share of the rows with text."""
+"""Least rows with text on both sides of a wall that is not drawn, and their share of rows with text."""
 
 
 def atoms_of(piece: Line, height: float) -> Iterator[Line]:
@@ -59,7 +59,7 @@ def atoms_of(piece: Line, height: float) -> Iterator[Line]:
 
 
 def _are_numbers(before: str, after: str) -> bool:
-    """Return whether two words are numbers by themselves, rather than the thousands of one."""
+    """Return whether two words are separate numbers, rather than thousands of one."""
     return (
         all(_VALUE.fullmatch(word) for word in (before, after))
         and not (_THOUSANDS.fullmatch(after) and len(before.strip("-+\u2212")) <= 3)  # noqa: PLR2004
@@ -67,12 +67,12 @@ def _are_numbers(before: str, after: str) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a number, or the sign that none is known."""
+    """Return whether a text is a number, or the sign for an unknown value."""
     return NUMBER.fullmatch(text.strip()) is not None
 
 
 def looks_joined(table: Table) -> bool:
-    """Return whether a cell holds three numbers beside each other or one below the other: cells that are joined."""
+    """Return whether a cell holds three numbers side by side or below each other, and so joins several cells."""
     for cell in table.cells:
         lines = [line.split() for line in cell.text.split("\n")]
         beside = (sum(_are_numbers(*pair) for pair in pairwise(words)) >= _JOINED - 1 for words in lines)
@@ -85,7 +85,7 @@ def looks_joined(table: Table) -> bool:
 
 
 def looks_double(table: Table) -> bool:
-    """Return whether a second column of names, without a head or with that of the first, may begin another table."""
+    """Return whether a second column of names, without a heading or with the first one's, may start another table."""
     columns: list[dict[int, str]] = [{} for _ in range(table.columns)]
     for cell in table.cells:
         if cell.text and cell.column_span == 1:
@@ -107,7 +107,7 @@ def looks_double(table: Table) -> bool:
 
 
 def walls_of(levels: Sequence[Sequence[Line]], left: float, right: float, height: float) -> Iterator[float]:
-    """Yield where white space goes down that parts the cells of most rows between two places of a table."""
+    """Yield the walls of white space that divide the cells of most rows between two places of a table."""
     rows = [[piece for piece in level if left < middle(piece.box)[0] < right] for level in levels]
     rows = [[piece for piece in row if not SIGN.fullmatch(piece.text.strip())] for row in rows]
     rows = [row for row in rows if row]
@@ -124,9 +124,9 @@ def walls_of(levels: Sequence[Sequence[Line]], left: float, right: float, height
 def free_strips(
     pieces: Sequence[Line], crossed: float, others: Sequence[Line] = ()
 ) -> list[tuple[float, float]]:
-    """Return how wide the strips are that no more pieces than these cross, and where fewest cross them.
+    """Return the widths of strips crossed by at most this many pieces, and the places that fewest cross.
 
-    They lie between the first and the last piece. `others`: pieces that count only for the place, as those of a head.
+    They are between the first and last piece. `others`: pieces that count only for the place, such as a head's.
     """
     if not pieces:
         return []
@@ -153,7 +153,7 @@ def _middle_of_fewest(counts: NDArray[np.intp]) -> float:
 
 
 def _is_parted(row: Sequence[Line], place: float, height: float) -> bool:
-    """Return whether two cells stand beside each other there, rather than a value and what belongs to it."""
+    """Return whether two cells are side by side there, rather than a value and its attribute."""
     before = [piece for piece in row if piece.box.right <= place + 0.2 * height]
     after = [piece for piece in row if piece.box.left >= place - 0.2 * height]
     if not before or not after:

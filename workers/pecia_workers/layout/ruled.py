@@ -14,24 +14,24 @@ from pecia_workers.layout.lines import Mask, levels_of, middle
 from pecia_workers.layout.parting import atoms_of
 
 Rule: TypeAlias = tuple[float, float, float]
-"""Where a ruling line lies, and from where to where it goes."""
+"""A ruling line: its place, start and end."""
 
 _WALL: Final = 0.12
-"""Share of a table's depth from which a line that goes down is a wall."""
+"""Share of a table's height from which a vertical line is a wall."""
 _MIN_BODY: Final = 3
-"""Rows of several cells, of which a title and notes are parted."""
+"""Least rows of several cells, from which title and notes are separated."""
 _SPACER: Final = 1.2
-"""Width below which a ruled row or column has no room for text."""
+"""Width below which a ruled row or column has no space for text."""
 _EDGE: Final = 9
-"""Grey levels by which a coloured ground differs from its surroundings."""
+"""Least contrast of a coloured ground with its surroundings, in grey levels."""
 _ASIDE, _ACROSS = 0.15, 0.85
-"""How far boxes of recognition reach over the text at its sides; share of a row of pixels that no letters fill."""
+"""Margin of recognition boxes beside their text; share of a pixel row that letters never fill."""
 _COLOURED: Final = 0.004
-"""Share of the page from which coloured ground is looked at."""
+"""Share of the page from which coloured ground is examined."""
 _CONTRAST: Final = 16
-"""Grey levels by which a ruling line differs from the pixels above and below it."""
+"""Least contrast of a ruling line with the pixels above and below, in grey levels."""
 _RUN_ACROSS, _RUN_DOWN = 2.5, 1.3
-"""Shortest ruling lines; no letter has such long strokes."""
+"""Shortest horizontal and vertical ruling lines; no letter has such long strokes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +41,27 @@ class Rules:
     across: Mask
     down: Mask
     edges_across: Mask
-    """Where a coloured ground begins and ends, and white lines on it; those of tables alone."""
+    """Edges of coloured grounds, and white lines on them; only those of tables."""
     edges_down: Mask
     strokes: Mask
-    """All that is thin and dark, letters too."""
+    """All thin dark strokes, letters included."""
 
     def between(self, upper: float, lower: float, left: float, right: float) -> bool:
-        """Return whether a line goes across at least half of this white space."""
+        """Return whether a line crosses at least half of this white space."""
         rows = slice(max(0, round(upper)), max(0, round(lower)) + 1)
         strip = self.across[rows, max(0, round(left)) : round(right)]
         return bool(strip.size) and float(strip.any(axis=0).mean()) > 0.5  # noqa: PLR2004
 
     def part(self, above: Box, below: Box) -> bool:
-        """Return whether such a line lies between two lines of text, one below the other."""
+        """Return whether such a line is between two lines of text, one below the other."""
         left, right = min(above.left, below.left), max(above.right, below.right)
         return self.between(middle(above)[1], middle(below)[1], left, right)
 
 
 def find_rules(pixels: NDArray[np.uint8], height: float, pieces: Sequence[Line] = ()) -> Rules:
-    """Return the lines that are thin, long and darker than the ground beside them, and the edges of coloured grounds.
+    """Return the thin, long lines that are darker than their ground, and the edges of coloured grounds.
 
-    `pieces`: text, which has no edges.
+    `pieces`: text, whose edges are ignored.
     """
     grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
     thick = np.ones((max(5, round(0.45 * height)) | 1,) * 2, dtype=np.uint8)
@@ -73,7 +73,7 @@ def find_rules(pixels: NDArray[np.uint8], height: float, pieces: Sequence[Line] 
 
 
 def _edges(grey: NDArray[np.uint8], height: float, pieces: Sequence[Line]) -> tuple[Mask, Mask]:
-    """Return the edges of coloured grounds, across and down; none if the page has no such ground."""
+    """Return the horizontal and vertical edges of coloured grounds; none if the page has no such ground."""
     paper = int(np.median(grey[::8, ::8]))
     ground = cv2.dilate(grey, np.ones((7, 7), dtype=np.uint8))[::8, ::8]  # without the letters on it
     solid = abs(ground.astype(np.int16) - paper) > _EDGE
@@ -96,7 +96,7 @@ def _edges(grey: NDArray[np.uint8], height: float, pieces: Sequence[Line]) -> tu
 
 
 def _erase(window: NDArray[np.uint8]) -> None:
-    """Paint letters over with the ground that they stand on, as far as that goes on above and below them."""
+    """Paint letters over with their ground, where it continues above and below them."""
     ground = int(np.bincount(window.ravel()).argmax())
     other = (abs(window.astype(np.int16) - ground) > _EDGE).mean(axis=1) > _ACROSS
     above, below = other[: len(other) // 2], other[len(other) // 2 :]
@@ -117,12 +117,12 @@ def _long_runs(thin: Mask, height: float, least: float) -> Mask:
 
 
 def ruled_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
-    """Return the tables and forms that ruling lines make which touch, with the text in them, the smaller ones first."""
+    """Return the tables and forms of connected ruling lines, with their text, the smaller ones first."""
     return _grids(pieces, rules.across, rules.down, height, _SPACER * height)
 
 
 def coloured_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid]:
-    """Return the tables that the edges of coloured grounds make, with the lines that are drawn there."""
+    """Return the tables formed by edges of coloured grounds and the lines drawn there."""
     if not rules.edges_across.any():
         return []
     across, down = rules.across | rules.edges_across, rules.down | rules.edges_down
@@ -151,7 +151,7 @@ def _grids(pieces: Sequence[Line], across: Mask, down: Mask, height: float, narr
 def _grid(
     pieces: Sequence[Line], across: list[Rule], down: list[Rule], height: float, narrow: float
 ) -> Grid | None:
-    """Return the table that lines make which touch; None if they make none."""
+    """Return the table of connected lines, or None if they form none."""
     near = 0.5 * height
     ys = _places(across, near)
     xs = _places(_walls(down, ys, near), near) if len(ys) > 2 else []  # noqa: PLR2004  one row
@@ -178,7 +178,7 @@ def _grid(
 def _body(
     pieces: Sequence[Line], ys: list[float], owners: NDArray[np.intp], height: float
 ) -> tuple[int, int]:
-    """Return the rows of a grid without a title in its frame above them, and without notes below them."""
+    """Return the rows of a grid without a framed title above and notes below."""
     rows = len(owners)
     several = sum(len(np.unique(row)) > 1 for row in owners)
     if several < _MIN_BODY or rows - several > several:
@@ -197,7 +197,7 @@ def _body(
 
 
 def _walls(down: list[Rule], ys: list[float], near: float) -> list[Rule]:
-    """Return the lines that go down through much of a table, or through its head; no tall letters."""
+    """Return the vertical lines through much of a table, or through its head, without tall letters."""
     depth = ys[-1] - ys[0]
     return [
         rule
@@ -208,7 +208,7 @@ def _walls(down: list[Rule], ys: list[float], near: float) -> list[Rule]:
 
 
 def _length(rules: list[Rule]) -> float:
-    """Return how much of one line these cover; overlaps count once."""
+    """Return the length of a line that these cover, counting overlaps once."""
     length, reached = 0.0, -np.inf
     for _, start, end in sorted(rules, key=lambda rule: rule[1]):
         length += max(0.0, end - max(start, reached))
@@ -217,7 +217,7 @@ def _length(rules: list[Rule]) -> float:
 
 
 def segments(mask: Mask, place: int, start: int) -> list[Rule]:
-    """Return the lines of a mask that go across; `place` and `start`: where the mask lies."""
+    """Return the horizontal lines of a mask; `place` and `start`: the mask's position."""
     rows = np.flatnonzero(mask.any(axis=1))
     found: list[Rule] = []
     for part in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if rows.size else ():
@@ -233,7 +233,7 @@ def segments(mask: Mask, place: int, start: int) -> list[Rule]:
 def _owners(
     across: list[Rule], down: list[Rule], xs: list[float], ys: list[float], near: float
 ) -> NDArray[np.intp]:
-    """Return which cell each place of the grid belongs to: places that no line parts are one cell, a rectangle."""
+    """Return the cell of each place of the grid: places without a line between form one cell, a rectangle."""
     rows, columns = len(ys) - 1, len(xs) - 1
     owners = np.arange(rows * columns).reshape(rows, columns)
     for row in range(rows):
@@ -254,7 +254,7 @@ def _owners(
 
 
 def _places(rules: list[Rule], near: float) -> list[float]:
-    """Return where lines lie, those of one place together."""
+    """Return the places of lines, merging those at one place."""
     groups: list[list[Rule]] = []
     for rule in sorted(rules):
         if groups and rule[0] - groups[-1][-1][0] <= near:

@@ -1,4 +1,4 @@
-"""Tables whose ruling lines go across alone: round them, below their head, between groups of rows, or between all."""
+"""Tables with only horizontal ruling lines: around them, below their head, between groups of rows, or all rows."""
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,22 +15,22 @@ from pecia_workers.layout.parting import atoms_of, is_number
 from pecia_workers.layout.ruled import Rule, Rules, segments
 
 _LEAST: Final = 6.0
-"""Length of a line of a table, in heights of a line of text; so too the following two."""
+"""Least length of a line of a table, in heights of a text line, as are the next two."""
 _SAME, _BROKEN = 1.0, 1.5
-"""How far the ends of lines of one table differ, and the gap in a line that is drawn column by column."""
+"""Greatest difference of the ends of lines of one table, and gap in a line drawn column by column."""
 _NEAR, _CLOSE = 2.0, 1.2
-"""White space down to the next row below the last line, and below one with rows of values above it."""
+"""Greatest white space to the next row below the last line, and below one that has rows of values above."""
 _LONG, _PROSE = 0.6, 0.34
-"""Width of a piece of prose, by that of the lines; share of prose in what may be a table."""
+"""Width of a piece of prose, relative to the lines; share of prose in a possible table."""
 _HEADING: Final = 0.25
-"""How far to the right a heading of several columns begins, by the width of the lines."""
+"""Indent of a heading of several columns, relative to the width of the lines."""
 _PROSE_WIDTH, _NUMBERS = 7.0, 0.2
-"""Median width of lines of prose in columns, and the share of numbers in a table with cells so long."""
+"""Median width of lines of prose in columns, and share of numbers in a table with such long cells."""
 _MIN_LEVELS: Final = 3
 
 
 def stacked_grids(pieces: Sequence[Line], free: AbstractSet[int], rules: Rules, height: float) -> list[Grid]:
-    """Return the tables between lines that begin and end at the same places. `free`: pieces in no other table."""
+    """Return the tables between lines with equal starts and ends. `free`: pieces in no other table."""
     known = {id(pieces[number]): number for number in free}
     grids: list[Grid] = []
     for left, right, ys in _stacks(rules, height):
@@ -63,7 +63,7 @@ def stacked_grids(pieces: Sequence[Line], free: AbstractSet[int], rules: Rules, 
 
 
 def _stacks(rules: Rules, height: float) -> Iterator[tuple[float, float, list[float]]]:
-    """Yield from where to where several lines of one width go, and where they lie."""
+    """Yield the start and end of several lines of equal width, and their places."""
     joined: list[Rule] = []
     for y, left, right in sorted(segments(rules.across, 0, 0)):
         for number, (other, start, end) in enumerate(joined):
@@ -90,7 +90,7 @@ def _stacks(rules: Rules, height: float) -> Iterator[tuple[float, float, list[fl
 def _regions(
     inside: Sequence[Line], left: float, right: float, ys: Sequence[float], height: float
 ) -> Iterator[tuple[float, float]]:
-    """Yield from which line to which text stands between them as in a table."""
+    """Yield the first and last line between which text is arranged like a table."""
     start: float | None = None
     for top, bottom in [*pairwise(ys), (ys[-1], ys[-1])]:
         levels = levels_of([piece for piece in inside if top < middle(piece.box)[1] < bottom])
@@ -111,7 +111,7 @@ def _regions(
 
 
 def _trimmed(levels: list[list[Line]], left: float, right: float) -> list[list[Line]]:
-    """Return rows without the lines of prose that stand above and below them, between the same ruling lines."""
+    """Return rows without lines of prose above and below them, between the same ruling lines."""
     several = [number for number, level in enumerate(levels) if len(level) > 1]
     if not several:
         return []
@@ -127,7 +127,7 @@ def _trimmed(levels: list[list[Line]], left: float, right: float) -> list[list[L
 
 
 def _is_prose(levels: Sequence[Sequence[Line]], height: float) -> bool:
-    """Return whether these are the lines of several columns of prose rather than cells."""
+    """Return whether these are lines of several columns of prose rather than cells."""
     texts = [piece for level in levels for piece in level]
     numbers = sum(is_number(piece.text) for piece in texts)
     width = float(np.median([piece.box.right - piece.box.left for piece in texts]))
@@ -137,10 +137,10 @@ def _is_prose(levels: Sequence[Sequence[Line]], height: float) -> bool:
 def _following(
     below: Sequence[list[Line]], bottom: float, near: float, columns: int, *, is_closed: bool
 ) -> list[list[Line]]:
-    """Return the rows that go on below the last line of a table: one in which only the head has lines, or the last row.
+    """Return the rows below the last line of a table in which only the head has lines, or the last row.
 
-    `is_closed`: rows of values stand above that line, so that only others go on; else the first may be the name of a
-    group of rows, if `columns` stand below it.
+    `is_closed`: rows of values are above that line, so that only further values continue the table; otherwise the first
+    row may name a group of rows, if `columns` are below it.
     """
     rows: list[list[Line]] = []
     for level, after in zip(below, [*below[1:], []], strict=False):

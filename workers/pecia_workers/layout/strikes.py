@@ -1,18 +1,18 @@
 """Words that are struck out: a line runs through their letters. Needs OpenCV (pecia[cpu]).
 
-Lines that are drawn in a file, its annotations and a pen on paper look alike in the pixels, which are looked at
-whatever the source of the text. A line strikes letters out if
+Lines of a file, of annotations and of a pen on paper look alike in the pixels, which are examined for any source of
+text. A line strikes letters out if
 
 1. it is thin, and longer than a line of text is high: no stroke of a letter is;
-2. it is seen alone between the letters, where white would be without it: letters that touch have no such gaps;
-3. strokes of the letters meet it from above and from below, as those beside a fraction's bar do not;
+2. it is visible alone between letters, where white would be without it: connected letters have no such gaps;
+3. strokes of the letters meet it from above and below, unlike those beside a fraction bar;
 4. it runs between `_HIGHEST` and `_LOWEST` of the height of their ink: below is an underline;
-5. both of its ends are near text of the row: a rule of a table or a chart goes on.
+5. both of its ends are near text of the row: a rule of a table or a chart continues.
 
-A pen's line waves, and two lines strike out as well as one. Such lines are followed from gap to gap between letters,
-where a column of pixels has nothing but one or two thin strokes. Through a number of a few digits a short line is
-looked for, which begins in the white before it and ends in the white behind it. Long diagonals strike out the words
-that they pass through, and a cross those between its arms.
+A pen's line is wavy, and double lines strike out too. Such lines are followed between the gaps of letters, where a
+column of pixels has only one or two thin strokes. A short line through a number of a few digits starts in the white
+before it and ends in the white after it. Long diagonals strike out the words that they cross, and a cross those between
+its arms.
 """
 
 import re
@@ -27,59 +27,59 @@ from pecia_schemas.blocks import Line, Word
 from pecia_workers.layout.lines import Mask, runs_of
 
 _LONG: Final = 1.5
-"""Least length, by the height of a line of text."""
+"""Least length, relative to the height of a text line."""
 _THICK: Final = 0.2
 _CONTRAST: Final = (12, 48)
 _OF_STRONG: Final = 0.35
-"""Contrast of ink: a share of the strongest, within limits in levels."""
+"""Contrast of ink: a share of the strongest, within bounds in levels."""
 _ALONE, _EVEN = 0.08, 0.5
-"""Share of a line's length at which it is seen alone, and how faint it may be there beside where it is darkest: where
-letters touch their joins are less even."""
+"""Share of a line's length at which it is visible alone, and its least contrast there, relative to its darkest part:
+joins of connected letters are less even."""
 _LARGE: Final = 24
-"""Pixels, of a line of text whose letters do not grow together with the steps of a line that slopes."""
+"""Height of a text line, in pixels, from which letters do not merge with the steps of a sloping line."""
 _MET: Final = 0.12
-"""Share of a line's length at which strokes meet it, above and below."""
+"""Share of a line's length at which strokes meet it from above and below."""
 _HIGHEST, _LOWEST = 0.25, 0.7
 _BESIDE: Final = 2.0
-"""How far a line may go on beside text, by its height."""
+"""Greatest extension of a line beside text, relative to its height."""
 _COVERED: Final = 0.6
-"""Of a word's width, from which it is struck."""
+"""Share of a word's width from which it is struck."""
 _BAND: Final = (0.12, 0.8)
-"""Of the height of a line of text, where a pen's line is looked for: an underline is below."""
+"""Band of a text line's height in which a pen's line is searched: an underline is below."""
 _LONG_WINDING, _ALONE_WINDING = 1.5, 0.2
-"""Least length of a pen's line by the height of a line of text, and the share of it in gaps between letters."""
+"""Least length of a pen's line, relative to the height of a text line, and its share in gaps between letters."""
 _APART: Final = 0.3
-"""How far the lower edge of a double line is from its upper edge, by the same height."""
+"""Greatest distance of a double line's edges, relative to the same height."""
 _GAP, _WIDE_GAP, _GAPS = 0.1, 0.22, 3
-"""How wide a gap is by the height of a line of text, and how many wide ones there are, as between words: no two letters
-that touch leave as much."""
+"""Width of a gap, and of a wide one as between words, relative to the height of a text line, and number of wide ones:
+connected letters leave none."""
 _DASHES: Final = "-\u2010\u2011\u2012\u2013\u2014\u2212=_~"
-"""What looks like a wide gap with a line in it."""
+"""Characters that resemble a wide gap with a line in it."""
 _STEEP, _LEAPS = 0.6, 0.15
-"""How steep a pen's line is at most, and at which share of its columns it may be steeper."""
+"""Greatest slope of a pen's line, and the share of columns in which it may be steeper."""
 _FOLLOWED, _MET_WINDING = 0.88, 0.2
-"""Share of its columns in which a pen's line has ink; of those between gaps, in which letters have ink on each side."""
+"""Share of columns in which a pen's line has ink, and of those between gaps in which letters have ink on both sides."""
 _LEAST_WINDING, _LEAST_CROSSED = 16, 20
-"""Pixels: lines of a pen, and diagonals, are not looked for in smaller text."""
+"""Least text height, in pixels, for the search of pen lines, and of diagonals."""
 _HIGH_CROSS, _DENSE = 0.6, 0.6
 _MOST_CROSSES: Final = 50
 _ALONG: Final = 5
-"""Least length of a diagonal within one line of text, by its height."""
+"""Least length of a diagonal within one text line, relative to its height."""
 _DRAWN, _ALONE_DIAGONAL = 0.95, 0.3
-"""Share of the length of a diagonal that has ink, and that has none beside it."""
+"""Share of a diagonal's length that has ink, and that has none beside it."""
 _LONG_DIAGONAL, _SLOPES, _SLACK = 3.2, (0.045, 6.0), 0.3
-"""Least length of a diagonal, by the height of a line of text; how steep it is; how much of a line it may leave."""
+"""Least length of a diagonal, relative to a text line's height; its slopes; the part of a line that it may miss."""
 _NUMBER: Final = re.compile(r"[\d.,/:%]{1,6}")
 _BEYOND, _BEYOND_A_FOUR, _MOST_BEYOND = 0.08, 0.2, 0.8
-"""How far a line through a number goes on beside it, by the height of its line: least, beside a 4, and greatest."""
+"""Extension of a line beside a number, relative to the line's height: least, beside a 4, and greatest."""
 _TALL, _LEAST_WIDTH, _LEVEL = 0.4, 0.25, 0.2
-"""Height of digits and width of a number, by the same height; how much higher one end of the line is at most."""
+"""Height of digits and width of a number, relative to the same height; greatest difference of the line's ends."""
 _CURSIVE: Final = ("\u0590", "\u0dff")
-"""Scripts whose letters are joined by a line of their own: Hebrew to Sinhala."""
+"""Scripts whose letters are connected by their own line: Hebrew to Sinhala."""
 
 
 def with_strikes(pieces: Sequence[Line], pixels: NDArray[np.uint8]) -> list[Line]:
-    """Return pieces of a page, RGB, with the words marked that are struck out."""
+    """Return pieces of an RGB page with struck-out words marked."""
     grey = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
     boxes = np.array([(one.box.left, one.box.top, one.box.right, one.box.bottom) for one in pieces])
     crossed = _crossed(pieces, grey)
@@ -103,7 +103,7 @@ def _marked(piece: Line, strikes: Sequence[tuple[int, int]]) -> Line:
 
 
 def _strikes(piece: Line, grey: NDArray[np.uint8], boxes: NDArray[np.intp]) -> Iterator[tuple[int, int]]:
-    """Yield from where to where a piece is struck out."""
+    """Yield the extents in which a piece is struck out."""
     box = piece.box
     height, width = box.bottom - box.top, box.right - box.left
     long = max(10, round(_LONG * height))
@@ -126,7 +126,7 @@ def _strikes(piece: Line, grey: NDArray[np.uint8], boxes: NDArray[np.intp]) -> I
 
 
 def _straight(ink: Mask, contrast: NDArray[np.uint8], height: int, long: int) -> Iterator[tuple[int, int]]:
-    """Yield the columns from where to where a straight line strikes letters out."""
+    """Yield the column ranges in which a straight line strikes letters out."""
     level = cv2.dilate(ink, np.ones((3, 1), np.uint8)) if height >= _LARGE else ink
     runs = cv2.morphologyEx(level, cv2.MORPH_OPEN, np.ones((1, long), np.uint8))
     if not runs.any():
@@ -137,9 +137,9 @@ def _straight(ink: Mask, contrast: NDArray[np.uint8], height: int, long: int) ->
 
 
 def _winding(ink: Mask, contrast: NDArray[np.uint8], height: int, least: int) -> Iterator[tuple[int, int]]:
-    """Yield the columns from where to where a pen's line, or two lines, strike letters out.
+    """Yield the column ranges in which a pen's line, or two lines, strike letters out.
 
-    `least`: wide gaps that it has to be seen in.
+    `least`: number of wide gaps in which it must be visible.
     """
     rows = len(ink)
     if height < _LEAST_WINDING:
@@ -163,7 +163,7 @@ def _winding(ink: Mask, contrast: NDArray[np.uint8], height: int, least: int) ->
 
 
 def _is_pen(part: Mask, contrast: NDArray[np.uint8], gaps: Sequence[tuple[int, int]]) -> bool:
-    """Whether what is seen in the gaps between letters is parts of one line, which the letters meet on both sides."""
+    """Return whether the strokes in gaps between letters are parts of one line, which letters meet on both sides."""
     across = np.concatenate([np.arange(*gap) for gap in gaps])
     ink = part[:, across].astype(bool)
     peaks = np.where(ink, contrast[:, across], 0).max(axis=0)
@@ -190,7 +190,7 @@ def _is_pen(part: Mask, contrast: NDArray[np.uint8], gaps: Sequence[tuple[int, i
 
 
 def _through_numbers(piece: Line, ink: Mask, left: int, height: int) -> Iterator[tuple[int, int]]:
-    """Yield the columns from where to where a short line strikes a number out; `left`: where the ink begins."""
+    """Yield the column ranges in which a short line strikes a number out; `left`: first column of the ink."""
     if height < _LEAST_WINDING:
         return
     strokes = np.count_nonzero(np.diff(ink, axis=0, prepend=0) == 1, axis=0)
@@ -222,7 +222,7 @@ def _through_numbers(piece: Line, ink: Mask, left: int, height: int) -> Iterator
 
 
 def _crosses(digits: Mask, path: NDArray[np.float64], thickness: NDArray[np.intp]) -> bool:
-    """Whether a line runs along a path through digits, with ink of theirs above and below it."""
+    """Return whether a line follows a path through digits, with their ink above and below it."""
     half, rows = float(np.median(thickness)) / 2, np.arange(len(digits))[:, np.newaxis]
     on, above, below = np.abs(rows - path) <= half + 1, rows < path - half - 1, rows > path + half + 1
     ink = digits.astype(bool)
@@ -235,7 +235,7 @@ def _crosses(digits: Mask, path: NDArray[np.float64], thickness: NDArray[np.intp
 
 
 def _stretch(ink: Mask, contrast: NDArray[np.uint8], line: Mask, height: int) -> tuple[int, int]:
-    """Return the columns from where to where a line strikes letters out; nothing if it does not."""
+    """Return the column range in which a line strikes letters out; empty if it does not."""
     columns = np.flatnonzero(line.any(axis=0))
     start, end = int(columns[0]), int(columns[-1]) + 1
     part, line = ink[:, start:end], line[:, start:end]
@@ -267,7 +267,7 @@ def _stretch(ink: Mask, contrast: NDArray[np.uint8], line: Mask, height: int) ->
 
 
 def _crossed(pieces: Sequence[Line], grey: NDArray[np.uint8]) -> dict[int, list[tuple[int, int]]]:
-    """Return, by the number of a piece, from where to where a diagonal or a cross strikes it out."""
+    """Return the extents in which a diagonal or a cross strikes pieces out, by the pieces' indices."""
     heights = [piece.box.bottom - piece.box.top for piece in pieces if piece.words]
     if not heights:
         return {}
@@ -300,7 +300,7 @@ def _crossed(pieces: Sequence[Line], grey: NDArray[np.uint8]) -> dict[int, list[
 
 
 def _diagonals(mask: Mask, height: float) -> list[tuple[float, float, float, float]]:
-    """Return the ends of the long, thin, straight strokes in a connected mark that slope."""
+    """Return the ends of long, thin, straight, sloping strokes in a connected mark."""
     least = _LONG_DIAGONAL * height
     lines = cv2.HoughLinesP(mask, 1, np.pi / 180, int(least), minLineLength=least, maxLineGap=2)
     ends = np.zeros((0, 4)) if lines is None else lines.reshape(-1, 4).astype(float)
@@ -313,7 +313,7 @@ def _diagonals(mask: Mask, height: float) -> list[tuple[float, float, float, flo
 
 
 def _is_seen_alone(mask: Mask, stroke: NDArray[np.float64], height: float) -> bool:
-    """Whether a stroke has ink all along, and nothing beside it at much of its length, as strokes of letters have."""
+    """Return whether a stroke has ink along its length, and mostly none beside it, unlike strokes of letters."""
     start, end = stroke[:2], stroke[2:]
     length = float(np.hypot(*(end - start)))
     along, beside = (end - start) / length, max(2.0, _THICK * height)
@@ -332,7 +332,7 @@ def _is_seen_alone(mask: Mask, stroke: NDArray[np.float64], height: float) -> bo
 
 
 def _span(piece: Line, stroke: NDArray[np.float64]) -> tuple[int, int] | None:
-    """Return from where to where a stroke crosses a piece, nearly to its bottom or along it; None if not."""
+    """Return the extent in which a stroke crosses a piece, nearly to its bottom or along it, or None."""
     x0, y0, x1, y1 = stroke if stroke[1] < stroke[3] else stroke[[2, 3, 0, 1]]
     box, slack = piece.box, _SLACK * (piece.box.bottom - piece.box.top)
     middle, reach = (y0 + y1) / 2, np.hypot(x1 - x0, y1 - y0)
@@ -349,7 +349,7 @@ def _span(piece: Line, stroke: NDArray[np.float64]) -> tuple[int, int] | None:
 
 
 def _ends_at_text(start: int, end: int, middle: float, boxes: NDArray[np.intp], height: int) -> bool:
-    """Whether both ends of a line are near text of the row."""
+    """Return whether both ends of a line are near text of the row."""
     row = boxes[(boxes[:, 1] < middle) & (boxes[:, 3] > middle)]
     near = _BESIDE * height - 1
     return all(bool(((row[:, 0] - near < x) & (x < row[:, 2] + near)).any()) for x in (start, end))
