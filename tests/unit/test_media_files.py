@@ -308,9 +308,9 @@ def zipped(*names: str) -> bytes:
         (b"RIFF\x24\0\0\0WAVEfmt ", "a sound recording"),
         (b"MZ\x90\0\3\0", "a program"),
         (b"\x7fELF\2\1\1" + bytes(200), "a program"),
-        (bytes(5_000), "of no kind that is known here"),
+        (bytes(5_000), "of an unknown kind"),
         (b"%", "plain text: there is nothing to recognise"),
-        (bytes(range(200)), "of no kind that is known here"),
+        (bytes(range(200)), "of an unknown kind"),
     ],
 )
 def test_a_file_in_disguise_is_told_apart(content: bytes, says: str, file: MakeFile, limits: Limits) -> None:

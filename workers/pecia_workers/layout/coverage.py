@@ -280,7 +280,7 @@ def _letter_like(stats: NDArray[Any], tallest: float) -> NDArray[np.int32]:
 
 
 def _neighbours(boxes: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Return the number of similar neighbours of each box, itself included. Boxes are sorted by their middles' height."""
+    """Return the number of similar neighbours of each box, itself included. Boxes are sorted by height on the page."""
     width, height = boxes[:, 2].astype(np.float32), boxes[:, 3].astype(np.float32)
     across, down = boxes[:, 0] + width / 2, boxes[:, 1] + height / 2
     start = np.searchsorted(down, down - _OFF_LINE * height)

@@ -11,11 +11,11 @@ from pecia_workers.layout.lines import box_of
 
 _MOST: Final = 16
 _LONGEST: Final = 4296
-"""Characters: what a QR code holds at most."""
+"""Most characters of a QR code."""
 
 
 def barcodes_of(pixels: NDArray[np.uint8]) -> tuple[Block, ...]:
-    """Return the barcodes of an upright page, from top to bottom, with what they encode as text."""
+    """Return the barcodes of an upright page, from top to bottom, with their text."""
     # Not a constant of the module: what outlives the interpreter is told on the terminal as a leak.
     formats = zxingcpp.BarcodeFormats(
         [

@@ -1,7 +1,7 @@
-"""Damage inside containers: streams of a PDF or TIFF that end early or break, and are drawn as far as they go.
+"""Damage inside containers: truncated or corrupt streams of a PDF or TIFF, which decoders draw partly.
 
-A cheap sign comes first: the marker or checksum at the end of a complete stream. Only a stream without it is decoded
-once more, strictly. A stream of a kind without such a sign is compared with its decoded pixels.
+First the marker or checksum at the end of a complete stream is checked, which is cheap. Only a stream without it is
+decoded again, strictly. A kind of stream without such a mark is compared with its decoded pixels.
 """
 
 import io
@@ -20,34 +20,33 @@ from PIL import Image
 
 _CHUNK: Final = 1 << 20
 _MOST_INFLATED: Final = 1 << 28
-"""Bytes of one stream after which the rest of it is not looked at."""
+"""Bytes of one stream after which its rest is not examined."""
 _MOST_OBJECTS: Final = 100_000
 _JPEG_END: Final = b"\xff\xd9"
 _JPEG_START: Final = b"\xff\xd8"
 _ENDINGS: Final = tuple(byte * 256 + _JPEG_END for byte in (b"\0", b"\xaa"))
 _BEFORE_END: Final = re.compile(r"Corrupt JPEG data: (\d+) extraneous bytes before marker 0xd9")
-"""What libjpeg says of bytes that are not needed; some programs fill up a picture with equal ones."""
+"""libjpeg's warning of surplus bytes; some programs pad pictures with equal bytes."""
 _PADDING: Final = b"\0\t\n\f\r "
 _FLUSHED: Final = b"\0\0\xff\xff"
-"""What a deflated stream ends with that was flushed instead of finished."""
+"""End of a deflated stream that was flushed instead of finished."""
 _ADLER: Final = 4
 _ENOUGH: Final = 0.99
-"""Share of its bytes that a picture needs whose stream is complete: some programs leave a row out."""
+"""Share of its bytes from which a picture counts as complete: some programs leave out a row."""
 _TOLERANCE, _SLACK, _UNALIGNED = 0.03, 16, 1
-"""How far the length of a Group 4 stream may be from that of the same pixels encoded again: as a share and in bytes;
-and in bytes, of one without an end mark."""
+"""Greatest difference of the length of a Group 4 stream from that of its pixels encoded again: as a share, in bytes,
+and in bytes for one without an end mark."""
 _EOL_BITS: Final = 12
 _EOFB: Final = 0x001001
 _EOFB_BITS, _TAIL = 24, 8
 _BAND: Final = 16
-"""Rows, of which it is measured together how far they can be compressed."""
+"""Rows that are compressed together for the measurement of noise."""
 _NOISE, _IMPOSSIBLE = 0.5, 2.0
-"""Noise is what cannot be compressed below this share; noise of more bytes than a stream has, by this factor, is not
-what was encoded."""
+"""Rows that do not compress below this share are noise; more noise than the stream, by this factor, is damage."""
 
 
 def is_deflate_cut(content: bytes, least: int | None = None) -> bool:
-    """Whether a Flate stream ends early or is broken; not if it inflates to `least` bytes all the same."""
+    """Return whether a Flate stream is truncated or corrupt, unless it inflates to `least` bytes anyway."""
     total, check, is_ended, rest = 0, 1, False, b""
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     pending = content[2:]
@@ -69,9 +68,9 @@ def is_deflate_cut(content: bytes, least: int | None = None) -> bool:
 
 
 def is_jpeg_broken(content: bytes) -> bool:
-    """Whether a JPEG or JPEG 2000 picture ends early, or bytes within a JPEG are lost or wrong.
+    """Return whether a JPEG or JPEG 2000 picture is truncated, or bytes within a JPEG are lost or wrong.
 
-    A wrong byte moves the borders of the codes behind it, so that most often some are missing at the end, or remain.
+    A wrong byte shifts the codes after it, so that usually some are missing at the end, or left over.
     """
     if content.startswith(_JPEG_START) and _are_codes_wrong(content):
         return True
@@ -87,7 +86,7 @@ def is_jpeg_broken(content: bytes) -> bool:
 
 
 def _are_codes_wrong(content: bytes) -> bool:
-    """Whether libjpeg says that the codes of a JPEG do not fit; codes that it cannot read at all do not count."""
+    """Return whether libjpeg reports inconsistent codes in a JPEG; ignores codes that it cannot read at all."""
     try:
         colours = simplejpeg.decode_jpeg_header(content)[2]
         into = "CMYK" if colours in ("CMYK", "YCCK") else "GRAY"
@@ -107,12 +106,12 @@ def _decoded(content: bytes) -> NDArray[np.uint8]:
 
 
 def is_jbig2_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
-    """Whether a segment of a JBIG2 picture ends early, or the pixels hold more than its bytes can say."""
+    """Return whether a segment of a JBIG2 picture is truncated, or the pixels have more information than its bytes."""
     return _is_jbig2_cut(content) or _noise_bytes(pixels) > _IMPOSSIBLE * len(content)
 
 
 def _is_jbig2_cut(content: bytes) -> bool:
-    """Whether the segments promise more bytes than there are (ITU-T T.88, section 7.2)."""
+    """Return whether the segments declare more bytes than exist (ITU-T T.88, section 7.2)."""
     at = 0
     while at < len(content.rstrip(b"\r\n")):
         try:
@@ -135,16 +134,16 @@ def _is_jbig2_cut(content: bytes) -> bool:
 
 
 def _noise_bytes(pixels: NDArray[np.bool_]) -> int:
-    """Return how many bytes the bands of a picture have that cannot be compressed."""
+    """Return the compressed size of the bands of a picture that are noise."""
     packed = np.packbits(pixels, axis=1)
     bands = (packed[top : top + _BAND].tobytes() for top in range(0, len(packed), _BAND))
     return sum(len(band) for band in bands if len(zlib.compress(band, 1)) > _NOISE * len(band))
 
 
 def is_fax_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
-    """Whether a Group 4 picture, or strip, differs from its decoded pixels.
+    """Return whether a Group 4 picture, or strip, differs from its decoded pixels.
 
-    The same pixels encode to the same length, whichever program does it; which colour is white shows at the start.
+    Equal pixels encode to equal lengths in any program; the colour of white follows from the start.
     """
     encoded = max(_as_fax(pixels), _as_fax(~pixels), key=lambda other: _common_start(content, other))
     longer = len(encoded) - len(content)
@@ -156,18 +155,18 @@ def is_fax_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
 
 
 def has_lost_rows(content: bytes, rows: int) -> bool:
-    """Whether a Group 3 strip has fewer ends of lines than rows (ITU-T T.4, 4.1.2: eleven zeros or more, and a one)."""
+    """Return whether a Group 3 strip has fewer ends of lines than rows (ITU-T T.4, 4.1.2: 11 zeros or more, and a one)."""
     ones = np.flatnonzero(np.unpackbits(np.frombuffer(content, np.uint8)))
     return int((np.diff(ones, prepend=-1) >= _EOL_BITS).sum()) < _ENOUGH * rows
 
 
 def _common_start(content: bytes, other: bytes) -> int:
-    """Return how many bytes both begin with."""
+    """Return the length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(content, other, strict=False)))
 
 
 def _has_end(tail: bytes) -> bool:
-    """Whether the bytes end with the end of a facsimile block (ITU-T T.6, 2.4.1.1), at any bit."""
+    """Return whether the bytes end with the end of a facsimile block (ITU-T T.6, 2.4.1.1), at any bit."""
     bits = int.from_bytes(tail.rstrip(b"\r\n\0")[-_TAIL:] + b"\0", "big")
     return any((bits >> shift) & ((1 << _EOFB_BITS) - 1) == _EOFB for shift in range(2 * _TAIL))
 
@@ -181,16 +180,16 @@ def _as_fax(pixels: NDArray[np.bool_]) -> bytes:
 
 
 class SavedPage:
-    """The objects of one page of a PDF, from a file of it alone that pdfium saved: decrypted, none in another."""
+    """The objects of one page of a PDF, from a file of this page saved by pdfium: decrypted, without object streams."""
 
     def __init__(self, file: bytes) -> None:
         self._objects = dict(_objects(file))
 
     def has_lost_content(self, *, is_expected: bool, pictures: int) -> bool:
-        """Whether some of what the page shows is lost: `is_expected` is any content, `pictures` are those drawn.
+        """Return whether content of the page is lost. `is_expected`: it must have content; `pictures`: those drawn.
 
-        A content stream, or a form's, ends early or is broken; a stream or picture that is named is not in the file;
-        or a picture within the content cannot be parsed.
+        That is, a content stream, or a form's, is truncated or corrupt; a referenced stream or picture is absent; or an
+        inline picture cannot be parsed.
         """
         contents = self._contents()
         streams = [
@@ -221,7 +220,7 @@ class SavedPage:
         return contents
 
     def has_group4(self, width: int, height: int) -> bool:
-        """Whether each facsimile picture of this size is encoded by Group 4, and by no variant of it."""
+        """Return whether each facsimile picture of this size is encoded in plain Group 4."""
         parameters = [
             self._resolved(about)
             for about, _ in self._objects.values()
@@ -246,7 +245,7 @@ _INLINE: Final = re.compile(rb"(?:^|\s)BI\s*/[^()]{1,300}?\sID\s")
 
 
 def _inflated(about: bytes, content: bytes) -> bytes:
-    """Return a content stream as it is written; nothing of one that is encoded in another way."""
+    """Return a decoded content stream, empty for other encodings than Flate."""
     if not re.search(_DEFLATED, about):
         return b"" if b"/Filter" in about else content
     with suppress(zlib.error):

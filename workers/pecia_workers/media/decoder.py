@@ -1,6 +1,6 @@
-"""Documents on this machine, and their decoding away from the loop, in bounded processes.
+"""Decoding of documents outside of the loop, in bounded processes, and a worker's local copies of documents.
 
-A bad file costs one clear error and nothing else. The processes open it by path: each is a file, verified once.
+A bad file causes one clear error only. The processes get verified files.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _OPENED_AT_A_TIME = 64
-"""Documents that wait for the payload store's disk, which may be a slow network's."""
+"""Documents opened at the same time, since the payload store's disk may be a slow network's."""
 _opening = ThreadPoolExecutor(_OPENED_AT_A_TIME, thread_name_prefix="documents")
 
 _MOST_PROCESSES = 4
 _GROWTH = 4
-"""How much larger than its limit a page may be: a page that is levelled grows."""
+"""Factor by which a page may exceed its limit: a levelled page grows."""
 
 _Side = Annotated[int, Field(ge=1, le=_GROWTH * MAX_SIDE)]
 _Seconds = Annotated[float, Field(ge=-1e9, le=1e9)]
@@ -102,17 +102,17 @@ class _Frames(TypedDict):
 
 
 def turn_of(part: ClaimedPart, document: PayloadRef) -> Turn:
-    """Return the turn in which a part of a document is decoded: as the queue has it."""
+    """Return the turn in which a part is decoded, by its place in the queue."""
     return Turn(rank=part.lane.rank, flow=part.flow or part.job_id, document=document.sha256)
 
 
 def decode_processes(settings: WorkerSettings) -> int:
-    """Return how many processes a worker decodes in."""
+    """Return the number of decoding processes of a worker."""
     return settings.decode_processes or min(_MOST_PROCESSES, os.cpu_count() or 1)
 
 
 class Decoder:
-    """Turns files into pages and clips. At most one per process is being decoded; further callers wait their turn.
+    """Turns files into pages and clips. Each process decodes one at a time; further callers wait their turn.
 
     Any call raises `MediaError`, `PayloadMissingError` if the file is gone, `PostponedError`.
     """
@@ -142,11 +142,11 @@ class Decoder:
 
     @property
     def slots(self) -> int:
-        """How many pages it decodes at a time."""
+        """Number of pages decoded at the same time."""
         return self._processes.processes
 
     def share(self, slots: int) -> None:
-        """Leave some of a worker's slots to parts whose decoding is not slow, however many are: half, or one."""
+        """Reserve half of a worker's slots, at least one, for parts that decode quickly."""
         self._processes.bound_slow(max(1, min(slots - 1, max(self.slots, slots // 2))))
 
     async def start(self) -> None:
@@ -165,7 +165,7 @@ class Decoder:
         *,
         turn: Turn = ALL_ALIKE,
     ) -> tuple[PageInfo, ...]:
-        """Return the file's pages, those asked for, by size, without decoding them."""
+        """Return the sizes of the requested pages of a file, without decoding them."""
         return await self._call(self._pages, turn, path, inspect_file, self._limits, pages, password)
 
     async def page(
@@ -185,11 +185,11 @@ class Decoder:
         return await self._call(self._video, turn, path, probe_video, self._limits)
 
     async def clip(self, path: Path, stretch: Stretch, *, turn: Turn = ALL_ALIKE) -> Clip:
-        """Return frames of a stretch of a video, as the fleet's settings choose and scale them."""
+        """Return frames of a stretch of a video, chosen and scaled by the fleet's settings."""
         return await self._call(self._clip, turn, path, load_clip, stretch, self._plan, self._limits)
 
     def _checked_pages(self, infos: tuple[_Info, ...]) -> tuple[PageInfo, ...]:
-        """Hold the process to the limits that it has been given."""
+        """Check that the process's answer respects the limits."""
         if len(infos) > self._limits.pages:
             raise ValueError
         pages = tuple(PageInfo(**info) for info in infos)
@@ -220,7 +220,7 @@ class Decoder:
 
 
 async def _in_thread(function: Callable[..., T], *args: Any) -> T:
-    """Run what reads from the payload store in one of the threads that are for nothing else."""
+    """Run a function that reads from the payload store in one of the threads reserved for that."""
     return await asyncio.get_running_loop().run_in_executor(_opening, function, *args)
 
 
@@ -228,10 +228,10 @@ SPOOL_BYTES = 4 * 1024**3
 """Size of a worker's cache of files from S3, in bytes; files in use stay in any case."""
 
 SWEPT_EVERY = timedelta(seconds=10)
-"""How often a worker looks whether its copies are of documents that are erased, or decrypted and read no more."""
+"""How often a worker removes copies of erased documents, and decrypted copies that are no longer read."""
 
 _MOST_COPIES = 1_000
-"""How many payloads are remembered, so that neither memory nor the look for what may go grows with small documents."""
+"""Most payloads that are tracked, so that neither memory nor sweeps grow with small documents."""
 
 
 @dataclass(slots=True)
@@ -248,10 +248,10 @@ class _Copy:
 
 
 class Spool:
-    """The payloads a worker has at hand. A directory store is read in place, S3 is copied to `directory`.
+    """A worker's local payloads. A directory store is read in place, objects in S3 are copied to `directory`.
 
-    Encrypted ones are decrypted into it, and removed by the second sweep after they were read last: the pages of a
-    document come one after the other.
+    Encrypted ones are decrypted into it, and removed by the second sweep after their last use, since a document's pages
+    follow each other.
     """
 
     def __init__(self, store: PayloadStore, directory: Path, *, most_bytes: int = SPOOL_BYTES) -> None:
@@ -298,7 +298,7 @@ class Spool:
                 self._forget(unused)
 
     async def sweep(self, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
-        """Remove copies that are not being read: decrypted ones, and those that `unheld` names, which no job holds."""
+        """Remove copies that are not in use: decrypted ones, and those returned by `unheld`, which no job holds."""
         for key, copy in list(self._copies.items()):
             if copy.decrypted and not copy.users:
                 if copy.idle:
@@ -316,7 +316,7 @@ class Spool:
 
 
 async def keep_swept(spool: Spool, unheld: Callable[[Collection[str]], Awaitable[set[str]]]) -> None:
-    """Sweep the spool now and then, for ever. While Postgres is away the files in use are unknown: the sweep waits."""
+    """Sweep the spool periodically. Waits while Postgres is unavailable, since the files in use are unknown then."""
     while True:
         await asyncio.sleep(SWEPT_EVERY.total_seconds())
         with outage_suppressed():

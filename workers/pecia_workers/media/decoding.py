@@ -1,6 +1,6 @@
-"""What runs in a decoding process: from a file to its frames, or to pages as an engine sees them.
+"""Functions of a decoding process: from a file to frames, or to pages prepared for an engine.
 
-A page is prepared in steps, each of which can be left out: is it blank, turned upright, levelled, scaled down.
+A page is prepared in optional steps: test for blank, turn upright, level, scale down.
 """
 
 import atexit
@@ -45,17 +45,17 @@ from pecia_workers.media.pdf import PdfPages
 from pecia_workers.media.piles import PilePages
 
 _READS_LAYERS = importlib.util.find_spec("cv2") is not None
-"""Whether OpenCV is there, which comes with pecia[cpu] and with vLLM."""
+"""Whether OpenCV is installed, as with pecia[cpu] and vLLM."""
 
 _LEAST_STRETCH: Final = 640
-"""Pixels: a narrower page is cut as if it were so wide."""
+"""Width in pixels; a narrower page is split as if it were this wide."""
 
 Document = Path | int
-"""The path of a file, or the descriptor of an open file, closed when the next file is opened."""
+"""A file's path, or the descriptor of an open file, closed when the next file is opened."""
 
 
 def initialize_process(limits: Limits) -> None:
-    """Make a fresh process ready to decode: one thread, and everything loaded."""
+    """Prepare a new process for decoding: one thread, all libraries loaded."""
     Image.MAX_IMAGE_PIXELS = limits.page_pixels
     line_classifier()
     if _READS_LAYERS:
@@ -69,9 +69,9 @@ def initialize_process(limits: Limits) -> None:
 def inspect_file(
     document: Document, limits: Limits, pages: PageRanges | None = None, password: SecretStr | None = None
 ) -> tuple[PageInfo, ...]:
-    """Return the pages of a file, those asked for, and the size each will be decoded at, judged by its content.
+    """Return the requested pages of a file, with the size at which each will be decoded.
 
-    Reads headers only, so damage inside a page shows when that page is loaded. Raises `MediaError`.
+    Reads headers only, so that damage inside a page is found when that page is loaded. Raises `MediaError`.
     """
     with _bounded_memory():
         return _open_file.get(document, limits, password).infos(pages)
@@ -82,7 +82,7 @@ def load_page(
 ) -> PageImage:
     """Decode one page (counted from 0) and prepare it as planned. Raises `MediaError`.
 
-    The last file stays open in this process, so that a long document is not parsed again for every page.
+    The last file stays open, so that a long document is not parsed again for every page.
     """
     with _bounded_memory():
         source, index = _page(document, index, limits, password)
@@ -95,7 +95,7 @@ def load_page(
 
 
 def _prepared(source: PageSource, index: int, pixels: NDArray[np.uint8], plan: Plan) -> PageImage:
-    """Return a page as planned: with the text that it brings itself, if that is to be read."""
+    """Return a page as planned, with its own text layer if that is to be read."""
     layer = None
     is_read = plan.prefer is not Prefer.PIXELS
     if _READS_LAYERS and isinstance(source, PdfPages) and (is_read or plan.witness):
@@ -126,7 +126,7 @@ def _with_damage(
 ) -> PageImage:
     """Return a page with a doubt for each damaged place of the rendered page.
 
-    Raises `MediaError` if there is nothing else on it.
+    Raises `MediaError` if the page has nothing else.
     """
     if damage and page.blank:
         raise MediaError(FailureCode.DAMAGED, "A picture on the page cannot be decoded.")
@@ -151,7 +151,7 @@ def _with_damage(
 def page_pixels(
     document: Document, index: int, limits: Limits, password: SecretStr | None = None
 ) -> NDArray[np.uint8]:
-    """Decode one page (counted from 0) as the file has it, and do nothing else to it. Raises `MediaError`."""
+    """Decode one page (counted from 0) without further preparation. Raises `MediaError`."""
     with _bounded_memory():
         source, index = _page(document, index, limits, password)
         return source.pixels(index)
@@ -160,7 +160,7 @@ def page_pixels(
 def page_pixels_and_dpi(
     document: Document, index: int, limits: Limits, password: SecretStr | None = None
 ) -> tuple[NDArray[np.uint8], float | None]:
-    """Decode one page as `page_pixels` does; return its resolution too if it is one of a PDF."""
+    """Decode one page like `page_pixels`, and return the resolution of a PDF page."""
     with _bounded_memory():
         source, index = _page(document, index, limits, password)
         return source.pixels(index), source.dpi(index) if isinstance(source, PdfPages) else None
@@ -183,7 +183,7 @@ def load_clip(document: Document, stretch: Stretch, plan: FramePlan, limits: Lim
 
 
 class _OpenFile:
-    """The one file this process has open."""
+    """The single file that this process has open."""
 
     def __init__(self) -> None:
         self._key: tuple[object, ...] | None = None
@@ -191,7 +191,7 @@ class _OpenFile:
         self._opened = ExitStack()
 
     def get(self, document: Document, limits: Limits, password: SecretStr | None) -> PageSource:
-        """Return the file, parsed once as long as it is not replaced and no other is opened."""
+        """Return the parsed file, from memory if it is the last one and was not replaced."""
         file = open(document, "rb")  # noqa: PTH123, SIM115  as above; it stays open
         stat = os.fstat(file.fileno())
         key = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, limits, password)
@@ -217,7 +217,7 @@ atexit.register(_open_file.close)
 def _page(
     document: Document, index: int, limits: Limits, password: SecretStr | None
 ) -> tuple[PageSource, int]:
-    """Return the file that has a page of the document, and which of its own that is."""
+    """Return the file with a page of the document, and the page's index in it."""
     source = _open_file.get(document, limits, password)
     return source.page(index) if isinstance(source, PilePages) else (source, index)
 
@@ -237,15 +237,13 @@ def _open_source(
     if media is MediaType.TIFF:
         return TiffPages(file, limits)
     if media is MediaType.PILE:
-        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file is a pile in a pile.")
+        raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file is a joined document inside another.")
     if media is not MediaType.DICOM:
         return ImagePages(file, media, limits)
     try:
         from pecia_workers.media.dicom import open_dicom  # noqa: PLC0415  comes with pecia[dicom]
     except ModuleNotFoundError:
-        found = (
-            "The file is DICOM, which this fleet does not read: install pecia[dicom] where its workers run."
-        )
+        found = "The file is DICOM, which this fleet cannot read: install pecia[dicom] on its workers."
         raise MediaError(FailureCode.UNSUPPORTED_TYPE, found) from None
     return open_dicom(file, limits, password)
 
@@ -265,7 +263,7 @@ def _media_type(file: BinaryIO, limits: Limits) -> MediaType:
     file.seek(0)
     media = sniff(head)
     if media is None:
-        what = disguise(head) or "of no kind that is known here"
+        what = disguise(head) or "of an unknown kind"
         raise MediaError(FailureCode.UNSUPPORTED_TYPE, f"The file is {what}.")
     return media
 
@@ -274,13 +272,13 @@ _OFFICE: Final = "an Office document: export it as PDF"
 _ARCHIVE: Final = "an archive: unpack it and send the files in it"
 _POSTSCRIPT: Final = "PostScript: convert it to PDF"
 _PICTURE: Final = "a picture of a kind that is not read: save it as PNG or JPEG"
-_SOUND: Final = "a sound recording: there is nothing to read or to see in it"
+_SOUND: Final = "a sound recording, without text or pictures"
 _PROGRAM: Final = "a program"
-_HTML: Final = "a web page, perhaps a server's message in the place of a document: print it as PDF"
+_HTML: Final = "a web page, perhaps a server's error message instead of a document: print it as PDF"
 _SVG: Final = "an SVG drawing: export it as PDF or PNG"
-_XML: Final = "XML: it is text already, or needs the program it was made with to export it as PDF"
+_XML: Final = "XML: it is text already, or has to be exported as PDF by its program"
 _MAIL: Final = "an e-mail: send its attachments"
-_TEXT: Final = "plain text: there is nothing to recognise in it"
+_TEXT: Final = "plain text, which needs no recognition"
 
 _SIGNATURES: Final = (
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", _OFFICE),  # .doc, .xls, .ppt, .msg, .hwp
@@ -313,7 +311,7 @@ _NO_TEXT: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r\f\x1b"})
 
 
 def disguise(head: bytes) -> str | None:
-    """Return what a file is and what to do, from its first bytes, to follow `The file is`; None if it is unknown."""
+    """Return a file's kind and what to do, from its first bytes, to follow `The file is`; None if unknown."""
     if head.startswith(_ZIP):
         return _OFFICE if any(mark in head for mark in _OF_OFFICE) else _ARCHIVE
     if head[:4] == b"RIFF":
@@ -347,7 +345,7 @@ def _bounded_memory() -> Iterator[None]:
 def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
     """Return the page after the steps of the plan; a blank page is only scaled down.
 
-    What EXIF and a PDF's /Rotate say has been done before, by the decoder. Without pecia[cpu] no page is turned.
+    The decoder has applied EXIF orientation and /Rotate already. Without pecia[cpu] no page is turned.
     """
     page, view = PageImage(pixels=pixels), View.of(pixels)
     if Preparation.BLANK in plan.steps:
@@ -364,7 +362,7 @@ def prepare(pixels: NDArray[np.uint8], plan: Plan = EVERY_STEP) -> PageImage:
 
 
 def _stretches(pixels: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-    """Yield a long page in parts that overlap by half: scaled to one image, its lines would be too small to read."""
+    """Yield a long page in parts that overlap by half: in one scaled image its lines would be illegible."""
     longer, side = max(pixels.shape[:2]), max(_LEAST_STRETCH, min(pixels.shape[:2]))
     for start in range(0, longer - side if longer > 2 * side else 0, side):
         part = slice(start, start + 2 * side)
@@ -372,7 +370,7 @@ def _stretches(pixels: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
 
 
 def _scaled_down(page: PageImage, plan: Plan) -> PageImage:
-    """Scale down a page with more pixels than the engine can use: the border between two processes is no cheap one."""
+    """Scale down a page with more pixels than the engine can use, since passing pixels between processes is costly."""
     height, width = page.pixels.shape[:2]
     scale = min(math.sqrt(plan.most_pixels / (width * height)), plan.longest_side / max(width, height))
     if scale >= 1 or Preparation.DOWNSCALE not in plan.steps:

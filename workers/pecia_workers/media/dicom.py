@@ -1,6 +1,6 @@
-"""DICOM files, through pydicom: the frames of a picture, as secondary captures have them, or an encapsulated PDF.
+"""DICOM files, through pydicom: the frames of a picture, such as a secondary capture, or an encapsulated PDF.
 
-Only the elements that describe pixels are read; names and numbers of patients are passed over unread.
+Only elements that describe pixels are read; patients' names and numbers are skipped.
 """
 
 import logging
@@ -32,7 +32,7 @@ _SHOWING: Final = (
     *("RescaleSlope", "RescaleIntercept", "ModalityLUTSequence"),
     *("PixelAspectRatio", *_SPACINGS),
 )
-"""What shows stored values as shades, at the root of a file or, for its frames, in functional groups."""
+"""Elements that map stored values to shades, at the root of a file or in its functional groups."""
 _GROUPS: Final = ("FrameVOILUTSequence", "PixelValueTransformationSequence", "PixelMeasuresSequence")
 _OVERLAYS: Final = range(0x6000, 0x6020, 2)
 _OF_OVERLAY: Final = (0x10, 0x11, 0x15, 0x40, 0x50, 0x51, 0x100, 0x102, 0x3000)
@@ -63,18 +63,18 @@ def open_dicom(file: BinaryIO, limits: Limits, password: SecretStr | None = None
         if header.get("SOPClassUID") == uid.EncapsulatedPDFStorage:
             document = _read(file, specific_tags=_PDF).get("EncapsulatedDocument")
             if not isinstance(document, bytes) or not document:
-                raise MediaError(FailureCode.EMPTY, "The DICOM file encapsulates a PDF without a byte.")
+                raise MediaError(FailureCode.EMPTY, "The DICOM file encapsulates an empty PDF.")
             return PdfPages(document, limits, password)
         if "SOPClassUID" not in header:
-            raise MediaError(FailureCode.DAMAGED, "The DICOM file does not say what it holds.")
+            raise MediaError(FailureCode.DAMAGED, "The DICOM file does not declare its content.")
         if "Rows" not in header or "Columns" not in header:
-            found = "The DICOM file holds neither a picture nor a PDF."
+            found = "The DICOM file contains neither a picture nor a PDF."
             raise MediaError(FailureCode.UNSUPPORTED_TYPE, found)
         return DicomPages(file, header, limits)
 
 
 class DicomPages:
-    """The frames of a DICOM picture, in shades as its window or rescaling wants them."""
+    """The frames of a DICOM picture, in shades by its window or rescaling."""
 
     def __init__(self, file: BinaryIO, header: Dataset, limits: Limits) -> None:
         self._header = header
@@ -85,7 +85,7 @@ class DicomPages:
             self._source = _read(file, specific_tags=[*_HEADER, "PixelData"])
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
-        """Return the size of each frame asked for; reads the header only."""
+        """Return the size of each requested frame; reads the header only."""
         with _errors():
             width, height = int(self._header.Columns), int(self._header.Rows)
             chosen = self._limits.choose(int(self._header.get("NumberOfFrames") or 1), pages)
@@ -102,7 +102,7 @@ class DicomPages:
                 is_decoded = False
             if not is_decoded:
                 name = self._syntax.name
-                name = "something that no standard names" if name == self._syntax else name
+                name = "something non-standard" if name == self._syntax else name
                 found = f"The pixels of the DICOM file are compressed as {name}, which is not decoded here"
                 hint = "export it uncompressed (Explicit VR Little Endian)."
                 raise MediaError(FailureCode.UNSUPPORTED_TYPE, f"{found}: {hint}")
@@ -145,7 +145,7 @@ class DicomPages:
             self._source.seek(0)
 
     def _showing(self, index: int) -> Dataset:
-        """Return what shows a frame: the elements of its own functional groups, of all frames', or of the root."""
+        """Return the elements that map a frame's values: of its functional groups, the shared ones, or the root."""
         header, showing = self._header, Dataset()
         frames = header.get("PerFrameFunctionalGroupsSequence") or ()
         groups = [*(header.get("SharedFunctionalGroupsSequence") or ())[:1], *frames[index : index + 1]]
@@ -185,7 +185,7 @@ class DicomPages:
         return np.invert(grey) if header.PhotometricInterpretation == "MONOCHROME1" else grey
 
     def _looked_up(self, values: NDArray[Any], table: Dataset) -> NDArray[Any]:
-        """Return shades by a VOI LUT. pydicom's own takes none of 8 bits an entry that lie packed in words."""
+        """Return shades by a VOI LUT. pydicom's own does not support 8-bit entries packed in words."""
         entries, first, bits = map(int, table.LUTDescriptor)
         if self._header.PixelRepresentation and first >= 2**15:  # written without its sign
             first -= 2**16
@@ -198,9 +198,9 @@ class DicomPages:
         return shades[places] * (_FULL / max(2**bits - 1, int(shades.max())))  # type: ignore[no-any-return]
 
     def _lay_over(self, pixels: NDArray[np.uint8], group: int, index: int, written: NDArray[Any]) -> None:
-        """Draw an overlay's text and lines on a frame; a region of interest may cover text.
+        """Draw an overlay's text and lines on a frame, without regions of interest, which may cover text.
 
-        Older files have an overlay in a bit that the pixels, as they are written, leave free.
+        Older files store an overlay in an unused bit of the pixels.
         """
         header, tag = self._header, group << 16
         if header.get(tag | 0x40, _NOTHING).value in (None, "R"):
@@ -231,7 +231,7 @@ _NOTHING: Final = DataElement(0x60000015, "IS", None)
 
 
 def _aspect(showing: Dataset) -> float:
-    """Return how much higher than wide a pixel is."""
+    """Return the ratio of a pixel's height to its width."""
     for name in ("PixelAspectRatio", *_SPACINGS):
         with suppress(TypeError, ValueError, ZeroDivisionError):
             down, across = map(float, showing.get(name))
@@ -240,7 +240,7 @@ def _aspect(showing: Dataset) -> float:
 
 
 def _read(file: BinaryIO, **options: Any) -> Dataset:
-    """Return a file's elements. One without a preamble may not say how they are written; then reading shows it."""
+    """Return a file's elements. Without a preamble, the encoding may be undeclared and is found by trying."""
     file.seek(0)
     dataset = dcmread(file, force=True, **options)  # what it is was judged before
     if "TransferSyntaxUID" not in dataset.file_meta:
@@ -251,5 +251,5 @@ def _read(file: BinaryIO, **options: Any) -> Dataset:
 
 
 def _eight_bits(colours: NDArray[Any], bits: int) -> NDArray[np.uint8]:
-    """Return colours of so many bits by their upper eight."""
+    """Return colours of `bits` bits by their upper eight."""
     return (colours >> max(0, bits - _BYTE)).astype(np.uint8)

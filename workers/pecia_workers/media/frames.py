@@ -1,11 +1,11 @@
-"""What passes between a process and the confined ones that it has started: pickled calls down, typed frames up.
+"""Messages between a process and its confined child processes: pickled calls, and typed answers.
 
-A process that opens an untrusted file may be taken over by it, so nothing that it sends is unpickled. An answer is a
+A process that opens an untrusted file may be taken over by it, so its answers are never unpickled. An answer is a
 length, a JSON header of the form that the caller expects, and the descriptor of a sealed memory if that form has one.
-Each is checked before memory is allocated for what comes next.
+Each is checked before memory is allocated for the next.
 
-Arrays pass in sealed memory in both directions, and the memory of an answer is sent on with the next call: the pixels
-of a page are written once, by the process that decoded it. Source: memfd_create(2), "File sealing" in fcntl(2).
+Arrays are passed in sealed memory in both directions, and the memory of an answer is passed on with the next call: a
+page's pixels are written once, by the process that decoded it. Source: memfd_create(2), "File sealing" in fcntl(2).
 """
 
 import dataclasses
@@ -41,23 +41,23 @@ except ImportError:
 
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 ALIGNMENT: Final = 64
-"""At a multiple of so many bytes every part begins: what reads numbers of several bytes in place wants that."""
+"""Alignment of parts, in bytes, for reading numbers of several bytes in place."""
 
 
 class InvalidMemoryError(ValueError):
-    """What a process sent is no sealed memory of a size that is allowed."""
+    """A process did not send a sealed memory of an allowed size."""
 
 
 class Memory(mmap.mmap):
-    """A sealed memory, mapped to be read; its descriptor is closed with it."""
+    """A sealed memory, mapped for reading; its descriptor is closed with it."""
 
     descriptor: int
     digests: dict[tuple[int, int], str]
-    """Of parts of it, by where they begin and how long they are."""
+    """Digests of its parts, by offset and length."""
 
     @classmethod
     def of(cls, descriptor: int, most: int) -> Self:
-        """Return memory of at most `most` bytes; it owns its descriptor. Raises `InvalidMemoryError`."""
+        """Map a memory of at most `most` bytes, which then owns its descriptor. Raises `InvalidMemoryError`."""
         try:
             memory = cls(descriptor, _size(descriptor, most), mmap.MAP_SHARED, mmap.PROT_READ)
         except BaseException:
@@ -69,9 +69,9 @@ class Memory(mmap.mmap):
 
 
 def digest(array: NDArray[np.uint8]) -> str:
-    """Return what an array goes by: the same for the same bytes. Of a sealed memory's parts it is computed once.
+    """Return a hash of an array's bytes, computed once for each part of a sealed memory.
 
-    Computed by the requesting process: a process that opened an untrusted file could name another file's bytes.
+    Computed by the requesting process, since a process that opened an untrusted file could forge it.
     """
     content = np.ascontiguousarray(array).data
     memory = _memory_of(content)
@@ -83,7 +83,7 @@ def digest(array: NDArray[np.uint8]) -> str:
 
 
 def _memory_of(content: memoryview) -> Memory | None:
-    """Return the memory in which an array's bytes lie; None if they are the process's own."""
+    """Return the sealed memory that contains an array's bytes, or None if the process owns them."""
     owner: Any = content.obj
     while owner is not None and not isinstance(owner, Memory):
         owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
@@ -96,7 +96,7 @@ def _offset(content: memoryview, memory: Memory) -> int:
 
 
 def sealed(parts: Iterable[memoryview]) -> int:
-    """Return the descriptor of a copy of these bytes, one part after another; it is the caller's to close."""
+    """Copy these parts into sealed memory; return its descriptor, which the caller must close."""
     descriptor = os.memfd_create("pecia", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         at = 0
@@ -136,12 +136,12 @@ def _size(descriptor: int, most: int) -> int:
 
 
 def aligned(size: int) -> int:
-    """Return where the next part begins."""
+    """Return the offset of the next part."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 STRICT = with_config(ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
-"""What decorates the `TypedDict` of a header."""
+"""Decorator of a header's `TypedDict`."""
 
 _HEAD = struct.Struct("!?I")
 """Whether the call returned, and the length of the JSON header."""
@@ -152,29 +152,28 @@ _SMALL = 4096
 
 
 class InvalidAnswerError(Exception):
-    """What came from the process is no answer to its call."""
+    """The process did not send a valid answer to its call."""
 
 
 class CallFailedError(Exception):
-    """The call raised what no caller expects, in a process; says the name of its class alone."""
+    """The call raised an unexpected exception in a process; has the name of its class only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form(Generic[T]):
-    """What a call returns, as its caller expects it."""
+    """Schema of a call's answer, as its caller expects it."""
 
     header: TypeAdapter[Any]
     build: Callable[[Any], T]
-    """Makes it of the header's content. Raises `ValueError` if that contradicts itself."""
+    """Builds the result from the header. Raises `ValueError` if that is inconsistent."""
     most: int = 0
-    """Bytes of the sealed memory that follows, at most; 0: none does."""
+    """Most bytes of the sealed memory that follows; 0: none follows."""
     array: str = ""
-    """The field whose bytes are in it, in place of which the header says their shape; empty: `build` gets the memory
-    alone."""
+    """The field whose bytes are in it, for which the header has their shape; empty: `build` gets only the memory."""
 
 
 def plain(header: TypeAdapter[T]) -> Form[T]:
-    """Return the form of an answer that is only a header."""
+    """Return the schema of an answer without sealed memory."""
     return Form(header=header, build=lambda content: content)
 
 
@@ -188,7 +187,7 @@ class Sealed:
 @STRICT
 class _Failure(TypedDict):
     code: FailureCode | None
-    """None: it was no `MediaError`."""
+    """Failure code; None if it was no `MediaError`."""
     found: Annotated[str, Field(pattern=r"^[\x20-\x7e]{1,300}$")]
 
 
@@ -203,7 +202,7 @@ def send_call(
 ) -> None:
     """Send a call to a process, which gets a copy of the document's descriptor as the first argument.
 
-    Arrays arrive read-only, in sealed memory: in that of an earlier answer, where all of them lie in one.
+    Arrays arrive read-only in sealed memory: that of an earlier answer, if it contains all of them.
     """
     arrays: list[memoryview] = []
 
@@ -269,7 +268,7 @@ def send_answer(channel: socket.socket, call: Callable[[], object]) -> None:
 
 
 def receive_answer(channel: socket.socket, form: Form[T]) -> T | MediaError | CallFailedError:
-    """Return what a call returned, or why it failed. Raises `InvalidAnswerError`, `EOFError`, `OSError`."""
+    """Return a call's result or failure. Raises `InvalidAnswerError`, `EOFError`, `OSError`."""
     returned, length = _HEAD.unpack(_exactly(channel, _HEAD.size))
     if length > _MOST_HEADER:
         raise InvalidAnswerError

@@ -1,21 +1,20 @@
-"""Whether the glyphs of a page look like the letters that its text layer says they are.
+"""Verification of a text layer's letters: whether the page's glyphs look like them.
 
-A font of a PDF may say of its glyphs what it likes: "5" is drawn, the layer says "6". Each shape of a font is laid
-beside the letters, digits and signs of pdfium's own fonts, one of each kind and code: the box of a glyph, by the size
-of its font, is as exact as the font is, so that two glyphs that claim the same letter are two shapes.
+A font of a PDF may declare any letter for a glyph: "5" is drawn, the layer has "6". Each shape of a font is compared
+with the letters, digits and signs of pdfium's own fonts. A shape is a font, a code and the glyph's box relative to the
+font's size, which is exact, so that two glyphs that claim the same letter are two shapes.
 
-A font is wrong if too few of its letters look like their code points: at least 92 % of a sound font's have it
-among the three most alike, at most 20 % of a mixed up one's, at most 40 % if the digits are each off by one. A single
-shape that looks much more like another letter is a suspect (2 % of the shapes of 87 sound fonts, 99 % of those of two
-letters that have changed places). The words in which it stands are then read from their pixels: it is wrong if they
-have the other letter there. Where they cannot be read, a claimed digit or sign is a doubt.
+A font is wrong if too few of its letters look like their code points: at least 92 % of a sound font's have it among the
+three most similar, at most 20 % of a scrambled font's, at most 40 % if each digit is off by one. A single shape that
+looks much more like another letter is a suspect (2 % of the shapes of 87 sound fonts, 99 % of two swapped letters). Its
+words are then read from their pixels: it is wrong if they have the other letter there. Where they cannot be read, a
+claimed digit or sign becomes a doubt.
 
-A font is wrong, too, if a glyph between its letters stands for no character (a zero-width sign, a space, the private
-use area), or an O or l of it is a digit.
+A font is also wrong if a glyph between its letters means no character (a zero-width sign, a space, the private use
+area), or its O or l is used as a digit.
 
-Of scripts that pdfium's own fonts do not have a font is wrong that has two shapes, unlike each other, for one letter.
-Chinese, Japanese and Korean characters are judged by size and by how common they are, too: a wrong code is
-mostly that of a rare character.
+In scripts that pdfium's own fonts lack, a font is wrong if it has two dissimilar shapes for one letter. Chinese,
+Japanese and Korean characters are also judged by size and frequency: a wrong code is mostly that of a rare character.
 """
 
 from collections import Counter, defaultdict
@@ -44,45 +43,45 @@ from pecia_workers.media.recognition import (
 )
 
 _Shape: TypeAlias = tuple[int, str, int, int, int, int]
-"""The font of a glyph, its code, and its box by the font's size."""
+"""Font, code and box, relative to the font's size, of a glyph."""
 
 _LEAST_SIZE: Final = 8.0
-"""Pixels, of a font whose glyphs can be told apart."""
+"""Least font size, in pixels, at which glyphs can be distinguished."""
 _FINE: Final = 500
-"""Parts of a font's size by which boxes differ."""
+"""Resolution of boxes, in parts of a font's size."""
 _MOST_SHAPES: Final = 1000
 _SAMPLES: Final = 8
-"""Of a digit: the boxes of two may be the same."""
+"""Samples of a digit, since the boxes of two digits may be equal."""
 _ALIKE: Final = 3
 _LEAST_SHARE: Final = 0.6
 _LEAST_GLYPHS: Final = 3
 _MOST_WRONG: Final = 0.01
 """Share of a page's characters in wrong fonts."""
 _OF_A_FONT, _READ_OF_A_FONT = 8, 0.3
-"""Shapes of such fonts that are read again, and the share that must be what it claims if the font is sound."""
+"""Number of shapes of such fonts that are read again, and the share that a sound font must confirm."""
 
 _SUSPECT_DOUBLE, _SUSPECT, _SUSPECT_LETTER = 0.05, 0.2, 0.25
-"""How much nearer another letter is than the claimed letter: of letters with two shapes, of values, of others. Of a
-digit no other may be nearer at all."""
+"""How much closer another letter must be than the claimed one: for letters with two shapes, for values, for others. For
+a digit no other may be closer at all."""
 _NO_PICTURE: Final = {"-", "."}
-"""Signs whose pictures are alike, full."""
+"""Signs with similar, solid pictures."""
 _DIGITS: Final = frozenset("0123456789µ")
 _VALUES: Final = _DIGITS | frozenset("%‰°<>≤≥+±=")
 _AS_DIGITS: Final = dict.fromkeys("Oo", "0") | dict.fromkeys("Il|", "1")
 _OF_NUMBERS: Final = frozenset("0123456789OolI|.,:/-+%()<>")
 _AS_WIDE: Final = 1.15
-"""Width of an O, by that of digits of its font, to which it is a zero."""
+"""Greatest width of an O, relative to its font's digits, for it to be a zero."""
 _FEW, _FEW_OF_ALL = 24, 0.02
-"""Characters, and share of a page's, in words that are read from their pixels; with more the page is."""
+"""Most characters, and share of a page's, in words that are read from their pixels; with more the whole page is."""
 _A_LETTER: Final = 0.8
-"""How unlike a letter or digit a glyph without a name is at most, if it is one."""
+"""Greatest distance from a letter or digit of an unnamed glyph that is one."""
 _BESIDE: Final = 0.25
-"""Gap by the font's size from a letter to the glyph beside it in a word."""
+"""Greatest gap, relative to the font's size, between a letter and the next glyph in a word."""
 _LEAST_SUSPECT_SIZE: Final = 10.0
 _MOST_SUSPECTS, _READINGS, _MOST_DOUBTS = 20, 3, 100
 
 _UNLIKE: Final = 0.7
-"""Square of the distance between the pictures of two shapes that are not one letter's."""
+"""Squared distance between the pictures of two shapes from which they are different letters."""
 _MOST_PAIRS: Final = 8
 _JOINING: Final = "\u0600", "\u1fff"
 """Scripts whose letters have several shapes, Arabic to Mongolian."""
@@ -95,23 +94,23 @@ _COMMON: Final = {
     "euc_jp": range(0xB0, 0xD0),
     "euc_kr": range(0xB0, 0xC9),
 }
-"""Encodings, and the first bytes of their characters of everyday use."""
+"""Encodings, and the first bytes of their common characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What was found out about the names of a page's glyphs."""
+    """Verification result of a page's glyphs."""
 
     is_wrong: bool = False
-    """Whether letters or values are not what they claim."""
+    """Whether letters or values differ from the text layer."""
     doubts: tuple[Doubt, ...] = ()
-    """Values of which that is not known, and signs that are not what they claim."""
+    """Unverified values, and signs that differ from the text layer."""
     unsure: tuple[range, ...] = ()
-    """Places of the words that are to be read from their pixels."""
+    """Places of words to be read from their pixels."""
 
 
 def judge_naming(characters: Sequence[Character | None], grey: Image.Image) -> Naming:
-    """Return whether the characters on a grey page, None for a space, are what their fonts draw."""
+    """Verify the characters, None for a space, against their glyphs on a grey page."""
     page = _Page(characters, grey)
     drawn = [
         sample
@@ -148,12 +147,12 @@ def judge_naming(characters: Sequence[Character | None], grey: Image.Image) -> N
 
 @dataclass(slots=True)
 class _Page:
-    """Characters where they stand on a grey page, by the shapes of their glyphs."""
+    """Characters at their places on a grey page, by the shapes of their glyphs."""
 
     characters: Sequence[Character | None]
     grey: Image.Image
     places: dict[Character, list[int]] = field(default_factory=dict)
-    """Where each shape stands, by its largest character, which comes first; digits that look alike in several parts."""
+    """Places of each shape, the largest character first; similar digits in several groups."""
 
     def __post_init__(self) -> None:
         shapes: dict[_Shape, list[int]] = defaultdict(list)
@@ -168,7 +167,7 @@ class _Page:
                 self.places[sample] = [-first, *(place for place in part if place != -first)]
 
     def unsure(self, drawn: Sequence[Character], twofold: Container[Character]) -> Iterator[range]:
-        """Yield the words that do not say what is seen."""
+        """Yield the words whose text differs from their glyphs."""
         unnamed = [one for one in drawn if one.unmapped]
         unlike = distances([look_of(one, self.grey) for one in unnamed])
         letters = [one for one, row in zip(unnamed, unlike, strict=True) if row.min() < _A_LETTER]
@@ -181,9 +180,9 @@ class _Page:
         return (_word_around(self.characters, place) for place in places)
 
     def is_digit(self, sample: Character, twofold: Container[Character]) -> bool:
-        """Return whether an O or l is a digit: it stands in a number, and its font has no other glyph for that digit.
+        """Return whether an O or l is a digit: it is in a number, and its font has no other glyph for that digit.
 
-        It is as narrow as other digits, or another glyph of its font has the letter's name, too.
+        It is also as narrow as other digits, or another glyph of its font has the letter's name.
         """
         digit = _AS_DIGITS.get(sample.code)
         contexts = (Context.of(self.characters, place, word=True).text for place in self.places[sample])
@@ -200,7 +199,7 @@ class _Page:
         return is_narrow or sample in twofold
 
     def drawn_signs(self) -> Iterator[Doubt]:
-        """Yield the numbers in which a point or a minus sign is drawn that is no character."""
+        """Yield the numbers with a point or minus sign that is drawn but is no character."""
         for place, sign in drawn_signs(self.characters, np.asarray(self.grey)):
             context = Context.of(self.characters, place, word=True)
             other = context.text[: context.place] + sign + context.text[context.place :]
@@ -213,16 +212,16 @@ class _Page:
         return count / max(1, sum(map(len, self.places.values())))
 
     def has_most_of(self, samples: Sequence[Character]) -> bool:
-        """Return whether most of these that can be read are what they claim, and enough can."""
+        """Return whether enough of these can be read, and most of them confirm the text layer."""
         commonest = sorted(samples, key=lambda sample: -len(self.places[sample]))[:_OF_A_FONT]
         readings = [(self.reading_of(sample), plain(sample.code)) for sample in commonest]
         known = [reading == claimed for reading, claimed in readings if reading]
         return sum(known) > max(len(known) / 2, _READ_OF_A_FONT * len(readings))
 
     def reading_of(self, sample: Character, nearer: str | None = None) -> str | None:
-        """Return what a shape stands for in the words around it; None if they cannot be read.
+        """Return the letter of a shape by the words around it, or None if they cannot be read.
 
-        `nearer`: the letters that it resembles more than its claimed letter; none for the rest.
+        `nearer`: letters that it resembles more than the claimed one, empty for other shapes.
         """
         places, found = self.places[sample], Counter[str]()
         chosen = places[:: max(1, len(places) // _READINGS)][: 1 if sample.code.isdigit() else _READINGS]
@@ -237,7 +236,7 @@ class _Page:
         return next((reading for reading, count in found.items() if 2 * count > len(chosen)), None)
 
     def doubts_on(self, sample: Character, other: str, *, on_value: bool) -> Iterator[Doubt]:
-        """Yield the places at which a shape stands, the first if it is no value, with what it may be instead."""
+        """Yield the places of a shape with its other possible letters; only the first place if it is no value."""
         for place in self.places[sample][: _MOST_DOUBTS if on_value else 1]:
             context = Context.of(self.characters, place, word=True)
             yield _doubt(context, context.with_other(other), on_value=on_value)
@@ -267,9 +266,9 @@ def _word_around(characters: Sequence[Character | None], place: int) -> range:
 
 
 def _unnamed(characters: Sequence[Character | None]) -> Iterator[int]:
-    """Yield the places of glyphs without a name beside a letter or digit of their font.
+    """Yield the places of unnamed glyphs next to a letter or digit of their font.
 
-    A bullet is of another font, or stands alone.
+    A bullet has another font, or is isolated.
     """
     for place, (last, character) in enumerate(pairwise(characters)):
         for at, one, beside in ((place, last, character), (place + 1, character, last)):
@@ -288,7 +287,7 @@ def _shape_of(character: Character) -> _Shape:
 
 
 def _alike(known: Sequence[Character], unlike: NDArray[np.float32]) -> Iterator[tuple[Character, bool]]:
-    """Yield each letter or digit once, and whether it is among those that its glyph looks most like."""
+    """Yield each letter or digit once, and whether its glyph looks most like it."""
     letters = np.array([letter not in SIGNS for letter in LETTERS])
     judged: set[_Shape] = set()
     for sample, row in zip(known, unlike, strict=True):
@@ -299,7 +298,7 @@ def _alike(known: Sequence[Character], unlike: NDArray[np.float32]) -> Iterator[
 
 
 def _square(samples: Iterable[Character]) -> Iterator[tuple[Character, bool]]:
-    """Yield each Chinese character and Korean syllable, and whether it is as large and common as most are."""
+    """Yield each Chinese character and Korean syllable, and whether its size and frequency are normal."""
     for sample in samples:
         if any(first <= sample.code <= last for first, last in _SQUARE):
             left, top, right, bottom = sample.box
@@ -310,7 +309,7 @@ def _square(samples: Iterable[Character]) -> Iterator[tuple[Character, bool]]:
 
 
 def _of_wrong_fonts(judged: Iterable[tuple[Character, bool]]) -> Iterator[Character]:
-    """Yield the shapes of fonts that are mostly not what they claim; digits, small and other letters apart."""
+    """Yield the shapes of mostly wrong fonts, judged separately for digits, lower-case and other letters."""
     fonts: dict[tuple[int, str], list[tuple[Character, bool]]] = defaultdict(list)
     for sample, is_sound in judged:
         kind = "digit" if sample.code.isdigit() else "lower" if sample.code.islower() else "other"
@@ -323,7 +322,7 @@ def _of_wrong_fonts(judged: Iterable[tuple[Character, bool]]) -> Iterator[Charac
 
 
 def _of_two_shapes(drawn: Iterable[Character], grey: Image.Image) -> Iterator[Character]:
-    """Yield each shape of a letter for which its font has another one, unlike it."""
+    """Yield each shape of a letter for which its font has another, dissimilar one."""
     shapes: dict[tuple[int, str], list[Character]] = defaultdict(list)
     for sample in drawn:
         if not _JOINING[0] <= sample.code <= _JOINING[1]:
@@ -337,7 +336,7 @@ def _of_two_shapes(drawn: Iterable[Character], grey: Image.Image) -> Iterator[Ch
 def _suspects(
     known: Sequence[Character], unlike: NDArray[np.float32], twofold: Container[Character]
 ) -> Iterator[tuple[Character, str]]:
-    """Yield each glyph that looks much more like another letter than like its own; with those letters, best first."""
+    """Yield each glyph that looks much more like other letters than its own, with those, best first."""
     plains = np.array([plain(letter) for letter in LETTERS])
     for sample, row in zip(known, unlike, strict=True):
         own = row[plains == plain(sample.code)].min()

@@ -1,4 +1,4 @@
-"""Pictures, through Pillow: HEIC by libheif, TIFF frame by frame, so that the last costs no more than the first."""
+"""Pictures, through Pillow: HEIC by libheif, and TIFF frame by frame, each at the same cost."""
 
 import io
 import math
@@ -36,14 +36,14 @@ _A4: Final = (1240, 1754)  # pixels, at 150 dpi
 
 @cache
 def _register_heif() -> None:
-    """Have Pillow open HEIC as `HEIF`, turned as it says: one thread, no thumbnails and no second pictures."""
+    """Register HEIC in Pillow as `HEIF`, oriented as stated: one thread, no thumbnails, no further pictures."""
     import pillow_heif  # noqa: PLC0415  loads libheif, which few files need
 
     pillow_heif.register_heif_opener(decode_threads=1, thumbnails=False, depth_images=False, aux_images=False)
 
 
 class TiffPages:
-    """The frames of a TIFF. One that is described badly counts as large as the one before, so that it fails alone."""
+    """The frames of a TIFF. A frame with a bad header counts as large as the previous one, so that only it fails."""
 
     def __init__(self, file: BinaryIO, limits: Limits) -> None:
         """Open it in a file that stays open."""
@@ -57,7 +57,7 @@ class TiffPages:
         """Damaged places of the frame decoded last, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
-        """Return the size of each frame asked for; reads headers only."""
+        """Return the size of each requested frame; reads headers only."""
         count = min(self._count(self._limits.enough(pages)), self._limits.enough(pages))
         found: list[PageInfo] = []
         total, size = 0, _A4
@@ -84,7 +84,7 @@ class TiffPages:
             return np.invert(pixels) if inverted else pixels  # Pillow does it itself up to 8 bits
 
     def _is_broken(self, image: TiffImageFile) -> bool:
-        """Whether rows of a frame in Group 3 or 4 are lost, which Pillow does not say."""
+        """Return whether rows of a Group 3 or 4 frame are lost, which Pillow does not report."""
         compression = image.tag_v2.get(_COMPRESSION)
         if compression not in (_GROUP_3, _GROUP_4) or image.mode != "1" or not image.tag_v2.get(_STRIPS):
             return False
@@ -107,10 +107,10 @@ class TiffPages:
         return False
 
     def close(self) -> None:
-        """Free the decoded frames; the file stays open, it belongs to its opener."""
+        """Free the decoded frames; the file stays open, as its opener owns it."""
 
     def _count(self, enough: int) -> int:
-        """Return how many frames there are, or a number that is enough."""
+        """Return the number of frames, counted up to `enough`."""
         with translated_errors():
             self._frames += islice(self._further, max(0, enough - len(self._frames)))
         return len(self._frames)
@@ -137,7 +137,7 @@ class TiffPages:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a TIFF file, or a BigTIFF one, writes its directories (TIFF 6.0, section 2)."""
+    """Encoding of the directories of a TIFF or BigTIFF file (TIFF 6.0, section 2)."""
 
     order: str
     big: bool
@@ -149,13 +149,13 @@ class _Layout:
         return cls(order="<" if head[:2] == b"II" else ">", big=43 in head)  # noqa: PLR2004  BigTIFF's version
 
     def header(self, first: int) -> bytes:
-        """Return a file's first bytes if its first directory stands there."""
+        """Return a header that points to this first directory."""
         mark = b"II" if self.order == "<" else b"MM"
         form, numbers = ("HHHQ", (43, 8, 0, first)) if self.big else ("HI", (42, first))
         return mark + struct.pack(self.order + form, *numbers)
 
     def directories(self, file: BinaryIO) -> Iterator[int]:
-        """Yield where each directory stands. If one lies outside of the file, which was cut then, it is the last.
+        """Yield the offset of each directory; one outside of the file, which is truncated then, is the last.
 
         Raises `struct.error` if the first does.
         """
@@ -175,9 +175,9 @@ class _Layout:
             offset = following
 
     def pages(self, file: BinaryIO) -> Iterator[int]:
-        """Yield where the directory of each page stands: smaller copies of pages and their masks are none.
+        """Yield the offset of each page's directory, without reduced copies of pages and their masks.
 
-        Unless there is nothing else.
+        Unless the file has nothing else.
         """
         others, largest = [], 0
         for offset in self.directories(file):
@@ -193,7 +193,7 @@ class _Layout:
             yield from others
 
     def _about(self, file: BinaryIO, directory: int) -> dict[int, int]:
-        """Return the numbers in a directory that tell whether it is a page; absent tags are left out."""
+        """Return the tags in a directory that tell whether it is a page, without absent ones."""
         entry, length, form = (20, 8, "Q") if self.big else (12, 2, "H")
         about = {}
         with suppress(struct.error, OverflowError, OSError):
@@ -212,7 +212,7 @@ class _Layout:
 
 
 class _StartingElsewhere(io.RawIOBase):
-    """A file whose first bytes are others."""
+    """A file with replaced first bytes."""
 
     def __init__(self, file: BinaryIO, head: bytes) -> None:
         self._file, self._head = file, head
@@ -246,11 +246,11 @@ _ORIENTATION_TAG = 0x0112
 _SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations that swap width and height
 _EIGHT_BITS, _SIXTEEN_BITS = 0xFF, 0xFFFF
 _LEAST_SEEN: Final = 6
-"""Levels between ink and paper."""
+"""Least contrast between ink and paper, in levels."""
 
 
 class ImagePages:
-    """The one page of a picture file; an animation shows its first picture."""
+    """The page of a picture file; of an animation its first picture."""
 
     def __init__(self, file: BinaryIO, media: MediaType, limits: Limits) -> None:
         """Open it in a file that stays open."""
@@ -315,14 +315,14 @@ class ImagePages:
 
 
 def _aspect(across: object, down: object) -> float:
-    """Return how much higher than wide a pixel is by the resolutions that a file states; 1 if they are none."""
+    """Return the ratio of a pixel's height to its width by a file's resolutions; 1 without valid ones."""
     with suppress(TypeError, ValueError, ZeroDivisionError):
         return float(cast("float", across)) / float(cast("float", down))
     return 1.0
 
 
 def resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
-    """Return pixels of another size, as where they have to be made square."""
+    """Return pixels scaled to another size, for example to make them square."""
     if pixels.shape[:2] == (height, width):
         return pixels
     return np.array(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
@@ -331,7 +331,7 @@ def resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.ui
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     """Return 8-bit RGB of a picture in any mode: deep greys scaled instead of clipped, transparency on white.
 
-    What would not be seen there is put on black, then made opaque; ink that would not be seen is read as none.
+    Ink invisible on white is put on black, or made opaque, so that it is not lost.
     """
     if image.mode[0] in "IF":
         values = np.nan_to_num(np.asarray(image).astype(np.float32))
@@ -365,7 +365,7 @@ def _contrast(image: Image.Image) -> float:
 
 @contextmanager
 def translated_errors(what: str = "The picture") -> Iterator[None]:
-    """Turn whatever a decoder says about a hostile file into one `MediaError`."""
+    """Turn any decoder's error about a file into one `MediaError`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # metadata that Pillow cannot read does not matter to us

@@ -1,7 +1,7 @@
-"""Videos that were joined end to end: parts of a file that have a clock, or headers, of their own.
+"""Videos that were joined end to end: parts of a file with their own clock or headers.
 
-Demuxers trust the first headers and the timestamps of the file, so that anything after such a place is never
-reached. Sources: ISO/IEC 13818-1, 2.4.3 (packets of transport streams), RFC 8794 (EBML), ISO/IEC 14496-12, 4.2 (boxes).
+Demuxers trust a file's first headers and timestamps, and never reach anything after such a joint. Sources: ISO/IEC
+13818-1, 2.4.3 (packets of transport streams), RFC 8794 (EBML), ISO/IEC 14496-12, 4.2 (boxes).
 """
 
 import io
@@ -19,14 +19,14 @@ from pecia_schemas.media import MediaType
 _PACKET, _SYNC = 188, 0x47
 _CHUNK: Final = _PACKET << 16
 _SURE: Final = 3
-"""Packets in a row by which a place is found again at which one begins."""
+"""Consecutive packets that confirm the start of a packet."""
 _CLOCK_HZ: Final = 90_000
 _CLOCK_BITS: Final = 33
 _BACK_S, _FORTH_S = 0.2, 10.0
-"""How far a timestamp falls back, or is ahead, from which a new clock runs; `dts_delta_threshold` of FFmpeg."""
+"""Jump of timestamps, back or ahead, from which a new clock starts; `dts_delta_threshold` of FFmpeg."""
 _EBML: Final = b"\x1a\x45\xdf\xa3"
 _MIN_RUN: Final = 4
-"""Pictures of a stream, at the mean, between those of another, from which they come one after the other."""
+"""Mean run of one stream's pictures between another's, from which the streams are successive."""
 _PROGRAMS: Final = 0
 _PES: Final = b"\x00\x00\x01"
 _VIDEO: Final = range(0xE0, 0xF0)
@@ -34,29 +34,29 @@ _VIDEO: Final = range(0xE0, 0xF0)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes of a file that one clock runs through."""
+    """Bytes of a file with one continuous clock."""
 
     start: int
     end: int = 0
     head: int = 0
-    """So many bytes of the file's beginning say what the packets are, if the part does not say it itself."""
+    """Bytes of the file's beginning that declare its packets, for a part that does not."""
 
 
 class _Stamp(NamedTuple):
-    """The beginning of a picture."""
+    """The start of a picture."""
 
     place: int
     stream: int
     shown: int
     decoded: int
     programs: int
-    """Where the last list of programs before it is; -1: nowhere."""
+    """Offset of the last program table before it; -1: none."""
 
 
 def timed_parts(file: BinaryIO, stream: int) -> list[tuple[Part, float]]:
-    """Return the parts of a transport stream in which its moving pictures have a clock of their own, and their seconds.
+    """Return the parts of a transport stream whose video has a separate clock, with their seconds.
 
-    `stream`: the identifier of the pictures' packets. Where they end, pictures with another identifier may go on.
+    `stream`: the packet identifier of the video. After its end, video with another identifier may follow.
     """
     stamps = _shown_together([*_stamps(file)], stream)
     if not stamps:
@@ -87,14 +87,14 @@ def timed_parts(file: BinaryIO, stream: int) -> list[tuple[Part, float]]:
 
 
 def _shown_together(stamps: list[_Stamp], stream: int) -> list[_Stamp]:
-    """Return those of one stream; of several, if they come one after the other rather than side by side."""
+    """Return the pictures of one stream, or of several if these are successive rather than parallel."""
     runs = sum(before.stream != after.stream for before, after in pairwise(stamps))
     is_chain = _MIN_RUN * runs < len(stamps)
     return [stamp for stamp in stamps if is_chain or stamp.stream == stream]
 
 
 def _without_outliers(stamps: list[_Stamp], decoded: NDArray[Any]) -> tuple[list[_Stamp], NDArray[Any]]:
-    """Leave out single timestamps that are broken: without them the clock goes on."""
+    """Drop single broken timestamps, without which the clock is continuous."""
     wrap, most = 1 << _CLOCK_BITS, _FORTH_S * _CLOCK_HZ
     goes_on = np.diff(decoded) % wrap < most
     goes_past = (decoded[2:] - decoded[:-2]) % wrap < most
@@ -104,7 +104,7 @@ def _without_outliers(stamps: list[_Stamp], decoded: NDArray[Any]) -> tuple[list
 
 
 def _stamps(file: BinaryIO) -> Iterator[_Stamp]:
-    """Yield where pictures begin, of all streams."""
+    """Yield the starts of pictures of all streams."""
     programs = -1
     for start, packets in _packets(file):
         head = packets[:, :5].astype(np.int32)
@@ -130,7 +130,7 @@ def _time(field: bytes) -> int:
 
 
 def _packets(file: BinaryIO) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Yield packets that follow each other, a row for each, and where the first begins; other bytes are skipped."""
+    """Yield runs of consecutive packets, one a row, with the offset of the first; other bytes are skipped."""
     start, descriptor = 0, file.fileno()
     while len(content := os.pread(descriptor, _CHUNK, start)) >= _PACKET:
         data = np.frombuffer(content, np.uint8)
@@ -155,13 +155,13 @@ def _packets(file: BinaryIO) -> Iterator[tuple[int, NDArray[np.uint8]]]:
 
 
 def files_of(file: BinaryIO, media: MediaType) -> list[Part]:
-    """Return the files that were joined into one, by where their headers stand; the file itself if it is one."""
+    """Return the files that were joined into one, by their headers; the file itself if it is only one."""
     starts = [*_headers(file, media)] or [0]
     return [Part(start, end) for start, end in zip(starts, [*starts[1:], _size(file)], strict=True)]
 
 
 def _headers(file: BinaryIO, media: MediaType) -> Iterator[int]:
-    """Yield where a file begins, from one element of the first level to the next."""
+    """Yield the starts of files, following the elements of the first level."""
     place, size, descriptor = 0, _size(file), file.fileno()
     is_described = False  # whether its track has been described
     while place < size:
@@ -193,7 +193,7 @@ def _headers(file: BinaryIO, media: MediaType) -> Iterator[int]:
 
 
 def _find(descriptor: int, sought: bytes, start: int) -> int:
-    """Return where some bytes come next; the end of the file if nowhere."""
+    """Return the offset of the next occurrence of some bytes, or the end of the file."""
     while content := os.pread(descriptor, _CHUNK, start):
         if (place := content.find(sought)) >= 0:
             return start + place
@@ -206,7 +206,7 @@ def _size(file: BinaryIO) -> int:
 
 
 class PartFile(io.RawIOBase):
-    """A part of a file as a file of its own. It reads where it stands, whatever the file itself is read for."""
+    """A part of a file as a separate file, with its own position."""
 
     def __init__(self, file: BinaryIO, part: Part) -> None:
         self._descriptor = file.fileno()
@@ -215,11 +215,11 @@ class PartFile(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return that it can be read anywhere."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -233,11 +233,11 @@ class PartFile(io.RawIOBase):
         return len(content)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place; return it."""
+        """Set the position and return it."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = max(0, origin + offset)
         return self._at
 
     def tell(self) -> int:
-        """Return where it stands."""
+        """Return the position."""
         return self._at

@@ -1,4 +1,4 @@
-"""A PDF page's own characters, where they stand on the drawn page, and the lines that they make."""
+"""Characters of a PDF page's text layer, with their places on the drawn page, and their lines."""
 
 import ctypes
 import math
@@ -17,23 +17,23 @@ from pecia_workers.media.pdf_objects import Rectangle
 from pecia_workers.media.right_to_left import by_direction, pieces_of
 
 _ASCENT, _DESCENT = 0.75, 0.2
-"""How far a line's box reaches above and below its baseline, by the font's size."""
+"""Extent of a line's box above and below its baseline, relative to the font's size."""
 _SLANT: Final = 5.0
-"""Degrees from which text stands at an angle, and from which another piece of text begins."""
+"""Degrees from which text is turned, and from which a new piece of text begins."""
 _SAMPLE: Final = 500
 """Characters that show how a page's text is turned."""
 _NO_GLYPH: Final = 0.01
-"""Height of its box by the font's size, below which a character has no glyph: its font is missing."""
+"""Height of its box, relative to the font's size, below which a character has no glyph, as its font is missing."""
 _LEAST_DRAWN: Final = 0.1
-"""Points, of the sides of a glyph that is not empty."""
+"""Least side, in points, of a glyph that is not empty."""
 _HIGH: Final = ("\ud800", "\udbff")
-"""What begins a character beyond the basic plane, which pdfium gives in two halves."""
+"""First half of a character beyond the basic plane, which pdfium returns in two halves."""
 _SPACE: Final = 0.06
-"""Gap by the font's size that a space leaves: pdfium sees one wherever the size of the font changes."""
+"""Gap of a space, relative to the font's size: pdfium reports one wherever the font's size changes."""
 _GAP, _STEP = 0.8, 0.6
-"""What begins another piece of text: a gap or a step off the baseline, by the font's size."""
+"""Gap, or step off the baseline, relative to the font's size, that begins a new piece of text."""
 _SMALL, _RAISED = 0.85, 0.1
-"""Size of a superscript or subscript and how far it is off the baseline, by the size of what it stands at."""
+"""Size of a superscript or subscript, and its distance from the baseline, relative to the size of its base."""
 
 _INVISIBLE: Final = frozenset({raw.FPDF_TEXTRENDERMODE_INVISIBLE, raw.FPDF_TEXTRENDERMODE_CLIP})
 _UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"
@@ -48,37 +48,36 @@ _READ_AS: Final = {
     **dict(zip(_SYMBOLS, "•▪➢☐☐☐✓☑✗☒☑☒", strict=True)),
 }
 _SAME_LOOK: Final = ("\u2e80", "\u2fdf"), ("\uf900", "\ufb06"), ("\ufb1d", "\ufdfb"), ("\ufe70", "\ufefc")
-"""Radicals, compatibility ideographs, ligatures, forms of Hebrew and Arabic letters: other code points for what is
-drawn alike."""
+"""Radicals, compatibility ideographs, ligatures, forms of Hebrew and Arabic letters: code points that look the same."""
 
 
 class Character(NamedTuple):
-    """One character where it stands, in pixels of the drawn page."""
+    """One character with its place, in pixels of the drawn page."""
 
     text: str
-    """As it is read: more than one letter for a ligature."""
+    """Its text: several letters for a ligature."""
     code: str
-    """As the file has it."""
+    """Its code in the file."""
     box: Rectangle
-    """Around its ink; around its place if it has no glyph."""
+    """Box around its ink, or around its place if it has no glyph."""
     origin: tuple[float, float]
-    """Where it begins on its baseline."""
+    """Its origin on the baseline."""
     size: float
     """Of the font."""
     angle: float
     """Degrees, clockwise, from upright: -180 to 180."""
     font: int
     order: int
-    """When it is drawn, among all that is drawn on the page."""
+    """Its position in the page's drawing order."""
     invisible: bool
     has_glyph: bool
-    """Whether its font is there to draw it."""
+    """Whether its font has a glyph for it."""
     unmapped: bool
-    """Whether it is not known what it stands for."""
+    """Whether its code is not mapped to a character."""
 
     @property
     def is_turned(self) -> bool:
-        """Whether it does not stand upright."""
+        """Whether it is turned."""
         return abs(self.angle) > _SLANT
 
     @property
@@ -88,7 +87,7 @@ class Character(NamedTuple):
 
     @property
     def place(self) -> Rectangle:
-        """What it takes of its line: the same height for all letters of a font."""
+        """Its place in its line, with the same height for all letters of a font."""
         if self.is_turned:
             return self.box
         left, top, right, bottom = self.box
@@ -97,7 +96,7 @@ class Character(NamedTuple):
         return left, min(top, above), right, max(bottom, below)
 
     def along(self, angle: float) -> tuple[float, float]:
-        """Return where it begins and ends on a line of this angle."""
+        """Return its start and end along a line of this angle."""
         left, top, right, bottom = self.box
         if not angle:
             return left, right
@@ -107,7 +106,7 @@ class Character(NamedTuple):
         return middle - half, middle + half
 
     def across(self, angle: float) -> float:
-        """Return where its baseline is, below the top of a page that is turned until lines of this angle are level."""
+        """Return the position of its baseline, from the top of a page turned so that lines of this angle are level."""
         x, y = self.origin
         if not angle:
             return y
@@ -134,7 +133,7 @@ class CharacterReader:
     def __init__(
         self, text: pypdfium2.PdfTextPage, place: pypdfium2.PdfMatrix, orders: Mapping[int, int]
     ) -> None:
-        """`orders`: when each text object is drawn, by its address."""
+        """`orders`: drawing order of each text object, by its address."""
         self._text = text
         self._place = place
         self._orders = orders
@@ -143,7 +142,7 @@ class CharacterReader:
         self._matrix = raw.FS_MATRIX()
 
     def characters(self) -> Iterator[Character | None]:
-        """Yield those that stand on the page, in the file's order; None for a space or the end of a line."""
+        """Yield the characters on the page, in the file's order; None for a space or the end of a line."""
         first = ""
         for index in range(self._text.count_chars()):
             half = chr(min(raw.FPDFText_GetUnicode(self._text, index), sys.maxunicode))
@@ -196,7 +195,7 @@ class CharacterReader:
         )
 
     def _is_drawn(self, index: int) -> bool:
-        """Return whether a level or upright space has a glyph that is not empty: its font names a sign so."""
+        """Return whether a level or upright space has a glyph that is not empty, that is, a misnamed sign."""
         raw.FPDFText_GetMatrix(self._text, index, self._matrix)
         less, more = sorted((abs(self._matrix.a), abs(self._matrix.b)))
         if less > _NO_GLYPH * more:
@@ -206,7 +205,7 @@ class CharacterReader:
         return bool(min(right.value - left.value, top.value - bottom.value) > _LEAST_DRAWN)
 
     def _box(self, index: int, size: float) -> tuple[Rectangle, bool]:
-        """Return the box around a glyph, or around its place if the font has none; and whether it has."""
+        """Return the box around a glyph, or around its place without one, and whether it has one."""
         left, right, bottom, top = self._four
         raw.FPDFText_GetCharBox(self._text, index, left, right, bottom, top)
         box = self._placed(left.value, bottom.value, right.value, top.value)
@@ -221,7 +220,7 @@ class CharacterReader:
         return min(a, c), min(b, d), max(a, c), max(b, d)
 
     def _drawing(self, index: int) -> tuple[int, int, bool]:
-        """Return the font of a character, when it is drawn, and whether it is drawn invisibly."""
+        """Return the font of a character, its drawing order, and whether it is drawn invisibly."""
         item = raw.FPDFText_GetTextObject(self._text, index)
         address = ctypes.addressof(item.contents) if item else 0
         if address not in self._drawings:
@@ -291,7 +290,7 @@ def _line(piece: list[list[Character]], scale: float) -> Line | None:
 
 
 def _text(word: list[Character], size: float, baseline: float) -> str:
-    """Return what a word says; digits and signs above or below its baseline as Unicode has them."""
+    """Return a word's text, with superscripts and subscripts in Unicode."""
     text = ""
 
     def signs_of(character: Character) -> Mapping[str, str]:
@@ -307,17 +306,17 @@ def _text(word: list[Character], size: float, baseline: float) -> str:
 
 
 def _box_around(characters: Sequence[Character], scale: float) -> Box:
-    """Return a box of a line's height, whatever its letters are."""
+    """Return a box of a line's height around characters."""
     return scaled_box(rectangle_around(characters), scale)
 
 
 def rectangle_around(characters: Iterable[Character]) -> Rectangle:
-    """Return what characters take of their line."""
+    """Return the rectangle of characters in their line."""
     lefts, tops, rights, bottoms = zip(*(character.place for character in characters), strict=True)
     return min(lefts), min(tops), max(rights), max(bottoms)
 
 
 def scaled_box(place: Rectangle, scale: float) -> Box:
-    """Return the box around a rectangle on the page as it is after scaling."""
+    """Return the box around a rectangle on the scaled page."""
     left, top, right, bottom = (scale * side for side in place)
     return Box(left=math.floor(left), top=math.floor(top), right=math.ceil(right), bottom=math.ceil(bottom))

@@ -1,10 +1,10 @@
-"""By how much a page must be turned to stand upright, found without reading it.
+"""Orientation of a page, found without reading it.
 
-The classifier has no eye for Korean: beside the upright stroke of a syllable's vowel its consonant stands to the left,
-and to the right the next syllable keeps away. On the head it is the other way round.
+The classifier does not know Korean. There, a syllable's consonant is to the left of its vowel's upright stroke, and a
+gap to the right; upside down it is the reverse.
 
-The nearest neighbours of letters tell whether lines run across or along the page; a small classifier tells on samples
-of the lines which way is up. Where either is unsure the page stays as it is: turning an upright page would lose it.
+The nearest neighbours of letters show whether lines are horizontal or vertical; a small classifier decides on samples
+of lines which side is up. Where either is unsure the page is not turned: turning an upright page would lose it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,11 +30,10 @@ Span: TypeAlias = tuple[slice, slice]
 
 
 def share_across(letters: NDArray[np.bool_]) -> float | None:
-    """Return the share of letters whose nearest neighbour stands beside them rather than above or below.
+    """Return the share of letters whose nearest neighbour is beside them rather than above or below.
 
-    Near 1 where lines run from left to right, near 0 where they run from top to bottom, None with too few letters.
-    Letters stand closer than lines do, in tables and columns too; L. O'Gorman, "The document spectrum for page layout
-    analysis", IEEE PAMI 15 (1993).
+    Near 1 for horizontal lines, near 0 for vertical ones, None with too few letters. Letters are closer than lines, in
+    tables and columns too; L. O'Gorman, "The document spectrum for page layout analysis", IEEE PAMI 15 (1993).
     """
     import cv2  # noqa: PLC0415  comes with pecia[cpu]
 
@@ -55,7 +54,7 @@ def share_across(letters: NDArray[np.bool_]) -> float | None:
 
 
 def text_spans(ink: NDArray[np.bool_]) -> list[Span]:
-    """Return pieces of lines that run from left to right, each two to five times as wide as it is high."""
+    """Return pieces of horizontal lines, each two to five times as wide as high."""
     spans: list[Span] = []
     offset = 0
     for strip in np.array_split(ink, _STRIPS, axis=1):
@@ -74,18 +73,18 @@ def text_spans(ink: NDArray[np.bool_]) -> list[Span]:
 
 
 _TALL, _THIN = 0.55, 0.3
-"""An upright stroke, by the height of its line."""
+"""Height and width of an upright stroke, relative to its line's height."""
 _BESIDE, _CLEAR = 0.4, 0.06
-"""How far is looked to both sides, and what belongs to the stroke itself."""
+"""Search distance on both sides, and margin of the stroke itself."""
 _LEAST_STROKES: Final = 20
 _LEAST_LEAN: Final = 0.12
 """Measured: Korean 0.16 to 0.31, English at most 0.1, a form of few words 0.18."""
 _LEAST_SURENESS: Final = 3.0
-"""By the standard error of the mean."""
+"""Least mean lean, in standard errors."""
 
 
 def stands_on_head(letters: NDArray[np.bool_], spans: Iterable[Span]) -> bool | None:
-    """Return whether lines that run across stand on their heads; None if they do not look Korean."""
+    """Return whether horizontal lines are upside down; None if they do not look Korean."""
     leans = np.array([lean for span in spans for lean in _leans(letters, span)])
     if len(leans) < _LEAST_STROKES:
         return None
@@ -97,7 +96,7 @@ def stands_on_head(letters: NDArray[np.bool_], spans: Iterable[Span]) -> bool | 
 
 
 def _leans(letters: NDArray[np.bool_], span: Span) -> list[float]:
-    """Return for each upright stroke how much more ink there is to its left than to its right, -1 to 1."""
+    """Return for each upright stroke the balance of ink to its left and right, -1 to 1."""
     piece = letters[span]
     height, width = piece.shape
     gap, reach = max(1, round(height * _CLEAR)), round(height * (_CLEAR + _BESIDE))
@@ -121,7 +120,7 @@ def _leans(letters: NDArray[np.bool_], span: Span) -> list[float]:
 _ACROSS, _ALONG = 0.6, 0.4
 _MIN_SAMPLES, _MAX_SAMPLES = 3, 12
 _SURE: Final = 0.7
-"""Mean probability of the samples. Measured: right way up at most 0.2, on the head at least 0.8; Korean anything."""
+"""Mean probability of the samples. Measured: upright at most 0.2, upside down at least 0.8; Korean any value."""
 _CERTAIN: Final = 0.8
 _PADDING: Final = 0.15
 
@@ -132,7 +131,7 @@ def line_classifier() -> Any:
 
 
 def turn_needed(view: View, classifier: Any) -> int:
-    """Return the degrees, clockwise, that turn the page upright: 0, 90, 180 or 270; 0 if in doubt."""
+    """Return the degrees, clockwise, that turn the page upright: 0, 90, 180 or 270; 0 if unclear."""
     across = share_across(view.levelled().letters)
     if across is None:
         return 0
@@ -150,7 +149,7 @@ def turn_needed(view: View, classifier: Any) -> int:
 
 
 def _share_upside_down(view: View, classifier: Any) -> float:
-    """Return how probably lines that run across stand on their heads, by samples of them; 0.5 with too few."""
+    """Return the probability that horizontal lines are upside down, by samples; 0.5 with too few."""
     level = view.levelled()
     spans = text_spans(level.letters)
     if len(spans) < _MIN_SAMPLES:
@@ -171,7 +170,7 @@ def _share_upside_down(view: View, classifier: Any) -> float:
 
 
 def _probability_on_head(pieces: Sequence[Image.Image], classifier: Any) -> float:
-    """Return the mean probability that grey pieces of lines stand on their heads."""
+    """Return the mean probability that grey pieces of lines are upside down."""
     batch = np.zeros((len(pieces), 3, _INPUT_HEIGHT, _INPUT_WIDTH), dtype=np.float32)
     for number, piece in enumerate(pieces):
         width = min(_INPUT_WIDTH, max(1, round(piece.width * _INPUT_HEIGHT / piece.height)))

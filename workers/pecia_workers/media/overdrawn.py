@@ -1,10 +1,9 @@
-"""What a page shows beside the letters of its text layer, or over them, and the layer does not tell.
+"""Drawings beside or over a text layer's letters that change their meaning.
 
-Letters that are drawn over other letters, as where a word was covered and another one written there; a decimal point
-or a minus sign that is a drawn shape, no letter: `1 5` for `1.5`; and words that the file itself strikes out, with a
-drawn line or an annotation. Places in a file are exact, so that a line counts which pixels alone do not tell from a
-stroke of a letter: one through a single digit, a dashed, a thick or a pale one. The lines of tables and charts go on
-beside the text, or pass below it.
+Letters drawn over others, as where a word was covered and replaced; a decimal point or minus sign that is a drawn shape
+and no letter: `1 5` for `1.5`; and words that the file strikes out by a drawn line or an annotation. Places in a file
+are exact, so that lines count that pixels do not distinguish from strokes of letters: through a single digit, dashed,
+thick or pale. The lines of tables and charts continue beside the text, or pass below it.
 """
 
 import ctypes
@@ -22,42 +21,42 @@ from pecia_workers.media.layer_text import Character, gap_between
 from pecia_workers.media.pdf_objects import Rectangle, rectangle_of
 
 _COMMON: Final = 0.35
-"""Share of the smaller of two boxes that they have in common, from which one letter is over the other."""
+"""Overlap of two boxes, as a share of the smaller, from which one letter is over the other."""
 _TWICE: Final = 0.15
-"""How far a letter is from itself at most, by the font's size, in bold print that is drawn twice and in a shadow."""
+"""Greatest offset, relative to the font's size, of a letter drawn twice for bold print or a shadow."""
 _NARROW: Final = 0.3
-"""Width by the font's size of letters that reach over others in italics: i, l, f."""
+"""Width, relative to the font's size, of letters that overlap others in italics: i, l, f."""
 _LIKE_SIZE: Final = 1.5
-"""How much larger one of their fonts is at most: a watermark is larger."""
+"""Greatest ratio of their fonts' sizes: a watermark is larger."""
 _LEAST_COVERED: Final = 4
 _DASHES: Final = "-\u2010\u2011\u2012\u2013\u2014\u2212/\\"
 _BESIDE: Final = 6
-"""How many characters further along a row of print one may stand that another is drawn over."""
+"""Greatest distance, in characters along a row, of a letter and the one drawn over it."""
 
 _CONTRAST: Final = 48
-"""Grey levels by which a mark is darker than the paper beside it."""
+"""Least contrast of a mark with the paper, in grey levels."""
 _REACH: Final = 0.7
-"""How far a mark is from the digits at most, by their font's size."""
+"""Greatest distance of a mark from digits, relative to their font's size."""
 _POINT, _POINT_PLACE = (0.06, 0.22), (-0.04, 0.2)
-"""Least and greatest side of a point, and how far its middle is above the baseline, by the same size."""
+"""Least and greatest side of a point, and height of its middle above the baseline, relative to the same size."""
 _MINUS, _MINUS_HIGH, _MINUS_PLACE = (0.25, 0.75), (0.03, 0.15), (0.2, 0.5)
-"""Width and height of a minus sign, and how far its middle is above the baseline."""
+"""Width and height of a minus sign, and height of its middle above the baseline."""
 
 _BAND: Final = (0.2, 0.68)
-"""Of the height of a word's box, from its capitals to its descenders: where a line strikes."""
+"""Band of a word's height, from capitals to descenders, in which a line strikes it."""
 _THICK: Final = 0.45
-"""Of the same height."""
+"""Greatest thickness, relative to the same height."""
 _COVERED: Final = 0.75
-"""Of a word's width."""
+"""Least share of a word's width."""
 _GOES_ON: Final = 1.5
-"""How far a line goes on beside the words of its row, by their height."""
+"""Greatest extension of a line beside its row's words, relative to their height."""
 _MOST_SEGMENTS: Final = 64
 
 
 def letters_over_letters(characters: Sequence[Character | None]) -> set[int]:
-    """Return the places of letters, digits and dashes that are drawn over others or below them, if there are several.
+    """Return the places of letters, digits and dashes drawn over or below others, if there are several.
 
-    Bold print that is drawn twice, a shadow and the accent over its letter are none.
+    Bold print drawn twice, shadows and accents over their letters do not count.
     """
     some = [
         (place, one)
@@ -99,9 +98,9 @@ def letters_over_letters(characters: Sequence[Character | None]) -> set[int]:
 
 
 def drawn_signs(characters: Sequence[Character | None], grey: NDArray[np.uint8]) -> Iterator[tuple[int, str]]:
-    """Yield the places of digits before which a point or a minus sign is drawn that is no character; and which.
+    """Yield the places of digits with a drawn point or minus sign before them that is no character, and the sign.
 
-    A point stands between two digits, a minus sign before the first of a number, with white on all sides.
+    A point is between two digits, a minus sign before the first of a number, with white on all sides.
     """
     last: Character | None = None
     for place, one in enumerate(characters):
@@ -131,9 +130,10 @@ def _is_within(value: float, limits: tuple[float, float]) -> bool:
 def _marks(
     digit: Character, start: float, grey: NDArray[np.uint8]
 ) -> Iterator[tuple[float, float, float, float]]:
-    """Yield what stands alone between a place on the line and a digit.
+    """Yield isolated marks between a place on the line and a digit.
 
-    Left, width and height in pixels, and how far its middle is above the baseline by the font's size.
+    Each has left, width and height in pixels, and the height of its middle above the baseline relative to the font's
+    size.
     """
     baseline, size = digit.origin[1], digit.size
     left, right = max(0, round(start) + 1), max(0, round(digit.box[0]) - 1)
@@ -183,7 +183,7 @@ def _points(
 
 
 def struck_places(note: Any) -> Iterator[Rectangle]:
-    """Yield the middles of what an annotation strikes out, in the page's coordinates."""
+    """Yield the middles of areas that annotations strike out, in the page's coordinates."""
     if raw.FPDFAnnot_GetSubtype(note) != raw.FPDF_ANNOT_STRIKEOUT:
         return
     quad = raw.FS_QUADPOINTSF()

@@ -1,7 +1,7 @@
-"""A PDF's page tree as its bytes have it: pdfium believes /Count and shows neither /UserUnit nor /Collection.
+"""A PDF's page tree, parsed from its bytes: pdfium trusts /Count and exposes neither /UserUnit nor /Collection.
 
-Objects are found by their marks and not by cross-references, those in object streams too. Where the tree cannot be
-followed, as where it is encrypted, nothing is said of it and pdfium's word counts.
+Objects are found by their markers and not by cross-references, also in object streams. Where the tree cannot be
+followed, as in encrypted files, pdfium's values are used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONTENTS: Final = re.compile(rb"/Contents\s*(?:\[\s*)?\d+\s+\d+\s+R\b")
 _FIRST: Final = re.compile(rb"/First\s+(\d+)")
 _BEFORE: Final = 4_096
 _LONGEST: Final = 2**22
-"""Bytes that are searched for where an object begins, before its mark, and where it ends; an unpacked stream's most."""
+"""Bytes searched before a marker for an object's start, and after it for its end; most bytes of an unpacked stream."""
 _MOST_UNPACKED: Final = 2**25
 _MOST_MARKS: Final = 30_000
 
@@ -44,14 +44,14 @@ class PageTree:
     units: dict[int, float]
     """User space units in 1/72 inch, by the number of the page's object, where they are stated."""
     filled: frozenset[int]
-    """Objects of pages that name their content."""
+    """Objects of pages with content."""
     is_portfolio: bool = False
     counts: tuple[tuple[int, int], ...] | None = None
-    """Where each /Count of the tree stands, first and last byte; None if one lies in an object stream."""
+    """First and last byte of each /Count of the tree; None if one is in an object stream."""
 
     @classmethod
     def of(cls, content: BinaryIO | bytes) -> Self:
-        """Return the tree of a document, without a page if it cannot be followed."""
+        """Return the tree of a document, empty if it cannot be followed."""
         if isinstance(content, bytes):
             return cls._of(content)
         with suppress(OSError), mmap(content.fileno(), 0, access=ACCESS_READ) as mapped:
@@ -96,15 +96,15 @@ class PageTree:
         )
 
     def unit(self, index: int, pages: int) -> float:
-        """Return a page's unit in 1/72 inch, of a document of so many pages."""
+        """Return a page's unit in 1/72 inch; `pages`: number of the document's pages."""
         return self.units.get(self.pages[index], 1.0) if self.units and len(self.pages) == pages else 1.0
 
     def has_content(self, index: int, pages: int) -> bool:
-        """Whether a page, of a document of so many, names its content."""
+        """Return whether a page has content; `pages`: number of the document's pages."""
         return len(self.pages) == pages and self.pages[index] in self.filled
 
     def uncounted(self, content: bytes) -> bytes:
-        """Return a document without the sums of its pages, so that pdfium counts them."""
+        """Return a document without its /Count values, so that pdfium counts the pages."""
         changed = bytearray(content)
         for first, end in self.counts or ():
             changed[first:end] = b"0" * (end - first)
@@ -112,7 +112,7 @@ class PageTree:
 
 
 def _objects(content: _Content) -> Iterator[tuple[int, int, bytes]]:
-    """Yield objects with a mark: number, place in the file (-1: within an object stream), and what they are."""
+    """Yield objects with a marker: number, offset in the file (-1: in an object stream), and content."""
     unpacked, done = 0, 0
     for mark in islice(_MARK.finditer(content), _MOST_MARKS):
         if mark.start() < done:

@@ -1,4 +1,4 @@
-"""What a file may ask of the fleet, and what becomes of it: pages or clips, first by size, then by pixels."""
+"""Limits of files, and pages and clips: their sizes, pixels and preparation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MediaError(Exception):
-    """An unreadable file or page; the message has a code and a description, never a name or text of the file."""
+    """An unreadable file or page; has a code and a description, never a name or text of the file."""
 
     def __init__(self, code: FailureCode, found: str) -> None:
         super().__init__(code, found)  # positional, so that it survives the way back from another process
@@ -33,7 +33,7 @@ class MediaError(Exception):
 
 _SHARE_OF_TIMEOUT = 0.9
 _SQUARE: Final = 1.15
-"""As far as sides of a pixel may differ without a change: those of a fine fax, of 204 x 196 dpi, do."""
+"""Ratio of a pixel's sides up to which it counts as square, like that of a fine fax, 204 x 196 dpi."""
 _LARGEST_ASPECT: Final = 5.0
 
 
@@ -49,11 +49,11 @@ class Limits:
     video_s: float
     segments: int
     decode_s: float
-    """Seconds that decoding a part of a video may take; less than what ends its process."""
+    """Seconds that decoding a part of a video may take, less than the timeout of its process."""
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Limits:
-        """Return the limits that the fleet's settings name."""
+        """Return the limits of the fleet's settings."""
         return cls(
             file_bytes=settings.max_payload_bytes,
             page_pixels=settings.max_page_pixels,
@@ -75,10 +75,10 @@ class Limits:
             raise MediaError(FailureCode.TOO_LARGE, found)
 
     def square(self, width: int, height: int, aspect: float) -> tuple[int, int]:
-        """Return the size that makes the pixels square, of a picture whose pixels are `aspect` times as high as wide.
+        """Return the size with square pixels of a picture whose pixels are `aspect` times as high as wide.
 
-        The coarser direction grows; where that would be too large, the finer one shrinks. What no scanner or fax
-        does is a mistake, and left.
+        The coarser direction grows, or the finer one shrinks if the result would be too large. Ratios that no scanner
+        or fax has are ignored as mistakes.
         """
         if not (1 / _LARGEST_ASPECT <= aspect <= _LARGEST_ASPECT) or 1 / _SQUARE <= aspect <= _SQUARE:
             return width, height
@@ -108,7 +108,7 @@ class Limits:
             raise MediaError(FailureCode.TOO_LONG, f"The video has {segments} segments: {allowed}.")
 
     def choose(self, count: int, pages: PageRanges | None) -> Sequence[int]:
-        """Return the pages to read, counted from 0, of a document of so many.
+        """Return the pages to read, counted from 0; `count`: pages of the document.
 
         Raises `MediaError` if there are no pages, too many, or if a requested page does not exist.
         """
@@ -124,7 +124,7 @@ class Limits:
         return tuple(pages.indices(count))
 
     def enough(self, pages: PageRanges | None) -> int:
-        """Return up to where pages must be counted to know which to read, or that they are too many."""
+        """Return up to which page a document must be counted to select pages, or to know that it has too many."""
         if pages is None:
             return self.pages + 1
         return pages.ranges[-1][0] + self.pages if pages.last is None else pages.last
@@ -145,18 +145,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageInfo:
-    """A page that is not decoded yet, by the size at which it will be."""
+    """A page that is not decoded yet, with its size."""
 
     index: int
     """Counted from 0."""
     width: int
-    """Pixels, after EXIF orientation and a PDF's /Rotate; a page that turns out to lie on its side swaps both."""
+    """Pixels, after EXIF orientation and a PDF's /Rotate; swapped with the height if the page is turned later."""
     height: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageImage:
-    """A page ready for an engine: upright, as far as could be found out."""
+    """A page prepared for an engine: upright, as far as its orientation is known."""
 
     pixels: NDArray[np.uint8]
     """RGB, height x width x 3, contiguous."""
@@ -165,23 +165,23 @@ class PageImage:
     skew: float = 0.0
     """Degrees, clockwise, by which it was then turned about its middle to make its lines level; 0 in doubt."""
     scale: float = 1.0
-    """By how much its sides were then scaled down."""
+    """Factor by which its sides were then scaled down."""
     blocks: tuple[Block, ...] = ()
-    """What the file itself says is on it, if that is to be its text; empty: the page is read from its pixels."""
+    """Blocks of its text layer, if these are to be its text; empty: the page is read from its pixels."""
     doubts: tuple[Doubt, ...] = ()
-    """About the blocks, and about places where the file is damaged."""
+    """Doubts about the blocks, and about damaged places of the file."""
     pieces: tuple[Line, ...] = ()
-    """Of the blocks' text, in no order, where there is something beside it to be read."""
+    """Pieces of the blocks' text, in any order, if other areas have to be read."""
     unread: tuple[Box, ...] = ()
-    """Where text-like ink stands of which the blocks say nothing, as text in a picture does; none overlap."""
+    """Areas of text-like ink outside of the blocks, such as text in a picture, without overlap."""
     witness: tuple[Block, ...] = ()
-    """What the file itself says is on it, where the page is read from its pixels all the same."""
+    """Its text layer as a witness, where the page is read from its pixels."""
     barcodes: tuple[Block, ...] = ()
-    """What is encoded on it."""
+    """Its barcodes."""
     attachments: int = 0
-    """Files that the document, or this page of it, brings beside its pages: none of them is read."""
+    """Files attached to the document or this page, which are not read."""
     blank: bool = False
-    """Nothing is printed or written on it, so no engine need look; a blank page is never turned."""
+    """Whether it is blank, so that no engine reads it; a blank page is never turned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,15 +190,15 @@ class Plan:
 
     steps: Collection[Preparation] = tuple(Preparation)
     most_pixels: int = 4096 * 4096
-    """What the engine can use of one page."""
+    """Most pixels of a page that the engine can use."""
     longest_side: int = 4096 * 4096
-    """The same of its longer side."""
+    """Longest side of a page that the engine can use."""
     prefer: Prefer = Prefer.AUTO
-    """What a page that brings its own text is read from."""
+    """Source of the text of a page with a text layer."""
     completes: bool = False
-    """Whether an engine is at hand that reads what such a text leaves out."""
+    """Whether an engine is available for areas outside of the text layer."""
     witness: bool = False
-    """Whether that text is noted on a page that is read from its pixels."""
+    """Whether the text layer is kept as a witness of a page that is read from its pixels."""
 
 
 EVERY_STEP: Final = Plan()
@@ -208,7 +208,7 @@ class PageSource(Protocol):
     """An open file whose pages can be decoded one by one, in any order."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
-        """Return the size of each page asked for, of all if None, without decoding any. Raises `MediaError`."""
+        """Return the size of each requested page, all if None, without decoding any. Raises `MediaError`."""
         ...
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
@@ -225,14 +225,14 @@ Method = Literal["uniform", "fps", "scene"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoInfo:
-    """A video that is not decoded yet, as its headers describe it."""
+    """A video that is not decoded yet, by its headers."""
 
     duration: float
     """Seconds."""
     fps: float
     """Frames per second, on average."""
     width: int
-    """Pixels as they are coded; a video that is turned for display swaps both."""
+    """Coded width in pixels; swapped with the height if the video is turned for display."""
     height: int
 
 
@@ -251,37 +251,37 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """The frames that were chosen from a stretch, upright, in the order of time."""
+    """The frames chosen from a stretch, upright, in the order of time."""
 
     frames: NDArray[np.uint8]
     """RGB, frames x height x width x 3."""
     times: tuple[float, ...]
-    """When each is shown, in seconds from the video's first frame."""
+    """Time of each frame, in seconds from the video's first frame."""
     fps: float
-    """Of the source, on average."""
+    """Mean frames per second of the source."""
     damaged: bool = False
-    """The file breaks off or is broken within the stretch; these are the frames that could be had."""
+    """Whether the file is truncated or corrupt within the stretch; then the frames are those that could be decoded."""
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` unless each frame has its time."""
+        """Raise `ValueError` if the numbers of frames and times differ."""
         if len(self.times) != len(self.frames):
             raise ValueError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramePlan:
-    """Which frames of a stretch are taken, and how large."""
+    """Which frames of a stretch are chosen, and their size."""
 
     method: Method
     most: int
     fps: float
     """Frames for each second, for the method `fps`."""
     pixels: int
-    """Of all frames of a stretch together."""
+    """Most pixels of all frames of a stretch together."""
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> FramePlan:
-        """Return the plan that the fleet's settings name."""
+        """Return the plan of the fleet's settings."""
         return cls(
             method=settings.video_sampling,
             most=settings.video_frames,
@@ -290,13 +290,13 @@ class FramePlan:
         )
 
     def count(self, stretch: Stretch, rate: float) -> int:
-        """Return how many frames a stretch of a video with so many frames per second gives at most."""
+        """Return the most frames of a stretch of a video with this frame rate."""
         there = max(1, round(stretch.length * rate))
         sampled = max(1, round(stretch.length * self.fps)) if self.method == "fps" else self.most
         return min(there, sampled, self.most)
 
     def size(self, frames: int, width: int, height: int) -> tuple[int, int]:
-        """Return width and height that so many frames of this size are scaled to: even, never enlarged."""
+        """Return the width and height to which `frames` of this size are scaled: even, never enlarged."""
         scale = min(1.0, math.sqrt(self.pixels / (frames * width * height)))
         return _even(width * scale, width), _even(height * scale, height)
 

@@ -1,4 +1,4 @@
-"""PDF documents, through pdfium: pages as pixels, and the text that a page brings itself, if it can be trusted.
+"""PDF documents, through pdfium: pages as pixels, and their text layers.
 
 Not thread-safe: one process opens a document and renders its pages.
 """
@@ -42,17 +42,17 @@ from pecia_workers.media.text_layer import Distrust, TextLayer, text_layer
 _POINTS_PER_INCH = 72
 _A4 = (595.0, 842.0)
 _SMALL: Final = 0.45
-"""Of A4's area: pages below it, smaller than A5, may have a wrong size."""
+"""Share of A4's area, less than A5, below which a page's size may be wrong."""
 _LEAST_SHOWN: Final = 0.1
-"""Of a page: smaller pictures on it do not say how fine it is."""
+"""Least share of a page for pictures that determine its resolution."""
 _FINE: Final = 10_000
 _REOPEN_AFTER = 16  # pages: pdfium keeps every stream it has read until the document is closed
 _MOST_LOST: Final = 0.1
-"""Of a page below pictures that cannot be decoded."""
+"""Greatest share of a page below pictures that cannot be decoded."""
 _MOST_PICTURES, _MOST_CHECKED = 10_000, 1 << 28
-"""Pictures of a page, and bytes of them, that are looked at for damage."""
+"""Most pictures of a page, and bytes of them, that are checked for damage."""
 _MOST_SAVED, _MOST_RAW = 1 << 27, 1 << 22
-"""Bytes of a file, of which a page may bring all with it; and of pictures that saving would compress."""
+"""Most bytes of a file, all of which a saved page may contain, and of pictures that saving would compress."""
 
 
 class PdfPages:
@@ -74,9 +74,9 @@ class PdfPages:
         """Damaged places of the page rendered last, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
-        """Return the size at which each of the pages is rendered: less for small pages with fine pictures.
+        """Return the size at which each page is rendered: higher resolution for small pages with fine pictures.
 
-        A page whose own description is broken counts as A4 here, so that it fails alone when it is rendered.
+        A page with a broken description counts as A4, so that only it fails, when it is rendered.
         """
         with _translated_errors():
             count = len(self._document)
@@ -124,7 +124,7 @@ class PdfPages:
     def _cut_places(
         self, pictures: Sequence[Picture], index: int, pixels: NDArray[np.uint8]
     ) -> Iterator[Rectangle]:
-        """Yield where what pdfium has drawn comes from a stream that ends early or is broken."""
+        """Yield the places of drawn content whose stream is truncated or corrupt."""
         most_pixels = self._limits.page_pixels
         decoded = (one for one in pictures if one.bits and 0 < one.width * one.height <= most_pixels)
         measured = [(one, one.length()) for one in islice(decoded, _MOST_PICTURES)]
@@ -140,7 +140,7 @@ class PdfPages:
                 yield picture.place
 
     def _saved(self, index: int) -> bytes:
-        """Return a file of one page."""
+        """Return a PDF of only this page."""
         buffer = io.BytesIO()
         with closing(pypdfium2.PdfDocument.new()) as single, suppress(pypdfium2.PdfiumError):
             single.import_pages(self._document, [index])
@@ -148,7 +148,7 @@ class PdfPages:
         return buffer.getvalue()
 
     def attachments(self, index: int) -> int:
-        """Return how many files are attached to the document, or by a note on this page."""
+        """Return the number of files attached to the document, or by a note on this page."""
         with suppress(pypdfium2.PdfiumError), closing(self._document[index]) as page:
             notes = [
                 raw.FPDFPage_GetAnnot(page, number) for number in range(raw.FPDFPage_GetAnnotCount(page))
@@ -166,7 +166,7 @@ class PdfPages:
             return self._scale(index, page) / self._unit(index) * _POINTS_PER_INCH
 
     def layer(self, index: int, pixels: NDArray[np.uint8], plan: Plan) -> TextLayer | None:
-        """Return the page's own text, if it is to be read from that; `pixels` are those that it was rendered to.
+        """Return the page's text layer; `pixels`: the rendered page.
 
         Annotations and form fields become part of the page, and their text part of its own.
         """
@@ -198,7 +198,7 @@ class PdfPages:
     def _scale(self, index: int, page: pypdfium2.PdfPage) -> float:
         """Return pixels per unit of a page.
 
-        A small page may be a large one whose size is wrong: it is rendered as finely as its pictures are, up to the
+        A small page may be a large one with a wrong size: it is rendered at the resolution of its pictures, up to the
         pixels of A4.
         """
         (width, height), unit = page.get_size(), self._unit(index)
@@ -211,7 +211,7 @@ class PdfPages:
         return max(scale, min(density, most))
 
     def _walked(self, content: BinaryIO | bytes) -> PageTree:
-        """Return the page tree; a document that has not the pages that it counts is opened again.
+        """Return the page tree; a document with a wrong count of pages is opened again.
 
         Raises `MediaError`.
         """
@@ -225,7 +225,9 @@ class PdfPages:
                 if len(tree.pages) < len(self._document):
                     return tree
                 self.close()
-                found = "The PDF has more pages than it counts: save it anew with a program that repairs it."
+                found = (
+                    "The PDF has more pages than it declares: save it again with a program that repairs it."
+                )
                 raise MediaError(FailureCode.DAMAGED, found)
             if not isinstance(content, bytes):
                 content.seek(0)
@@ -236,9 +238,9 @@ class PdfPages:
         return tree
 
     def _open(self) -> pypdfium2.PdfDocument:
-        """Open the content, which must stay where it is until the document is closed.
+        """Open the content, which must stay in memory until the document is closed.
 
-        Left to itself, pypdfium2 calls one without pages by the error of the file before it, and never closes it.
+        pypdfium2 itself reports the previous file's error for a document without pages, and does not close it.
         """
         content = self._content
         key = self._password.get_secret_value().encode() + b"\0" if self._password else None
@@ -265,9 +267,9 @@ class PdfPages:
 
 
 def _render_scale(width: float, height: float, limits: Limits, unit: float = 1.0) -> float:
-    """Return pixels per unit of a page, in 1/72 inch: the fleet's resolution, or less to keep the limits.
+    """Return pixels per 1/72 inch of a page: the fleet's resolution, or less to keep the limits.
 
-    Raises `MediaError` for a size that is no size.
+    Raises `MediaError` for an invalid size.
     """
     if not (math.isfinite(width) and math.isfinite(height) and width > 0 and height > 0):
         raise MediaError(FailureCode.DAMAGED, "A page has no size.")
@@ -283,7 +285,7 @@ def _translated_errors(*, password: bool = False) -> Iterator[None]:
         yield
     except pypdfium2.PdfiumError as error:
         if getattr(error, "err_code", None) == raw.FPDF_ERR_PASSWORD:
-            found = "does not open with the password that was given" if password else "asks for a password"
+            found = "cannot be opened with the given password" if password else "asks for a password"
             raise MediaError(FailureCode.ENCRYPTED, f"The PDF {found}.") from None
         if getattr(error, "err_code", None) == raw.FPDF_ERR_SECURITY:
             found = "The PDF is protected by a certificate or a rights manager."
@@ -292,7 +294,7 @@ def _translated_errors(*, password: bool = False) -> Iterator[None]:
 
 
 def _densities(page: pypdfium2.PdfPage) -> Iterator[float]:
-    """Yield the size in pixels of the page at the resolution of each picture that covers much of it."""
+    """Yield the page's size in pixels at the resolution of each picture that covers much of it."""
     across, down = ctypes.c_uint(), ctypes.c_uint()
     for item, kind, place in objects_of(page, placing(page, _FINE, _FINE)):
         if kind == raw.FPDF_PAGEOBJ_IMAGE:

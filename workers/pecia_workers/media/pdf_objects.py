@@ -1,4 +1,4 @@
-"""What is drawn on a PDF page: its objects in order, where they stand in pixels, and pictures that are damaged."""
+"""Drawn objects of a PDF page: their order, their places in pixels, and damaged pictures."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Rectangle: TypeAlias = tuple[float, float, float, float]
 """Left, top, right and bottom, in pixels."""
 
 _FINE: Final = 16
-"""Parts of a pixel: pdfium places points on full pixels."""
+"""Resolution in parts of a pixel, since pdfium rounds points to full pixels."""
 _DEPTH, _MOST_OBJECTS = 8, 100_000
 """Depth of forms within forms, and number of objects examined on a page."""
 _PAPER: Final = 200
@@ -31,7 +31,7 @@ _PAPER: Final = 200
 
 
 def placing(page: pypdfium2.PdfPage, width: int, height: int) -> pypdfium2.PdfMatrix:
-    """Return what takes a point of the page to a pixel of it drawn at this size: crop box and /Rotate count."""
+    """Return the transformation from points of the page to pixels at this size, with crop box and /Rotate."""
     x, y = ctypes.c_int(), ctypes.c_int()
 
     def placed(across: float, up: float) -> tuple[float, float]:
@@ -56,9 +56,9 @@ def turned_placing(place: pypdfium2.PdfMatrix, degrees: int, width: int, height:
 def objects_of(
     page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix
 ) -> Iterator[tuple[Any, int, pypdfium2.PdfMatrix]]:
-    """Yield the drawn objects in order, of what kind they are, and what takes their coordinates to pixels.
+    """Yield the drawn objects in order, with their kind and the transformation of their coordinates to pixels.
 
-    Forms, then their content.
+    Forms come before their content.
     """
     within = _objects_within(page, raw.FPDFPage_CountObjects, raw.FPDFPage_GetObject, place, _DEPTH)
     return islice(within, _MOST_OBJECTS)
@@ -84,33 +84,33 @@ def _objects_within(
 
 
 def rectangle_of(item: Any, place: pypdfium2.PdfMatrix) -> Rectangle:
-    """Return where an object stands, given what takes its coordinates to pixels."""
+    """Return an object's rectangle, given the transformation of its coordinates to pixels."""
     left, bottom, right, top = (ctypes.c_float() for _ in range(4))
     raw.FPDFPageObj_GetBounds(item, left, bottom, right, top)
     return cast("Rectangle", place.on_rect(left.value, bottom.value, right.value, top.value))
 
 
 def area_within(place: Rectangle, width: float, height: float) -> float:
-    """Return the pixels of a page of this size that lie within a rectangle."""
+    """Return the number of pixels of a page of this size inside a rectangle."""
     left, top, right, bottom = place
     return max(0.0, min(width, right) - max(0, left)) * max(0.0, min(height, bottom) - max(0, top))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A picture of a page as the file has it."""
+    """A picture of a page, as stored in the file."""
 
     item: Any
     place: Rectangle
     width: int
     height: int
     bits: int
-    """Of a pixel; 0: there is no decoder for it."""
+    """Bits of a pixel; 0: there is no decoder for it."""
 
     def has_no_decoder(self, most_pixels: int, *, every: bool) -> bool:
-        """Whether pdfium cannot decode it; unless `every`, tried only where its header leaves that open.
+        """Return whether pdfium cannot decode it; unless `every`, tests only where its header is inconclusive.
 
-        Of a picture of one bit that shows only when it is decoded.
+        For a picture of one bit that is known only after decoding.
         """
         if not every and (self.bits > 1 or self.width * self.height > most_pixels):
             return False
@@ -119,7 +119,7 @@ class Picture:
         return not bitmap
 
     def filters(self) -> tuple[str, ...]:
-        """Return by what its data is encoded, the outermost first."""
+        """Return the filters of its data, the outermost first."""
         name = ctypes.create_string_buffer(32)
         filters = []
         for number in range(raw.FPDFImageObj_GetImageFilterCount(self.item)):
@@ -128,11 +128,11 @@ class Picture:
         return tuple(filters)
 
     def length(self) -> int:
-        """Return its bytes before any filter is undone."""
+        """Return its encoded length in bytes."""
         return int(raw.FPDFImageObj_GetImageDataRaw(self.item, None, 0))
 
     def is_cut(self, saved: SavedPage) -> bool:
-        """Whether its data ends early or is broken; `saved`: its page."""
+        """Return whether its data is truncated or corrupt; `saved`: its page."""
         *outer, last = self.filters() or ("",)
         least = self.height * -(-self.width * self.bits // 8)  # bytes of its pixels
         if last in ("DCTDecode", "DCT", "JPXDecode"):

@@ -1,6 +1,6 @@
-"""Pages as pictures for a client's searchable PDFs, decoded beside its program, confined as the fleet's decoders are.
+"""Pages as pictures for a client's searchable PDFs, decoded in a process confined like the fleet's decoders.
 
-Not by `multiprocessing`'s own start, which runs the caller's script again: a script that submits would submit twice.
+Does not use `multiprocessing`, whose start runs the caller's script again: a script that submits would submit twice.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _DRAWN = TypeAdapter(_Drawn)
 
 
 _COLOURED: Final = 16
-"""Steps of 255 between the channels of a pixel above which it is coloured: scanners and JPEG tint grey."""
+"""Difference of a pixel's channels, of 255, above which it is coloured: scanners and JPEG tint grey."""
 _STRIP_OFFSETS, _STRIP_SIZES = 273, 279  # TIFF tags
 _ONE_STRIP: Final = 2**30
 
@@ -54,7 +54,7 @@ _ONE_STRIP: Final = 2**30
 def open_pictures(
     document: Path, *, password: SecretStr | None, quality: int
 ) -> Iterator[media.PagePictures]:
-    """Yield what draws the pages of a document, by the limits that `PECIA_*` set here.
+    """Yield a function that draws a document's pages, within the limits of the `PECIA_*` settings here.
 
     Raises `SettingsError`, or `ChildProcessError` if the process does not start.
     """
@@ -67,7 +67,7 @@ def open_pictures(
 
 
 class _Pictures:
-    """A document's pages. A page that takes longer than it may, or kills its process, costs itself alone."""
+    """A document's pages. A page that times out, or kills its process, is lost alone."""
 
     def __init__(
         self, document: Path, password: SecretStr | None, settings: WorkerSettings, quality: int
@@ -107,7 +107,7 @@ class _Pictures:
             raise media.NoPictureError from None
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         self._awaited(self._processes.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -136,7 +136,7 @@ def draw(
 
 
 def as_read(pixels: NDArray[np.uint8], rotation: int, skew: float) -> NDArray[np.uint8]:
-    """Return a decoded page as its preparation had turned it, by what the result notes of that."""
+    """Return a decoded page turned like in its preparation, by the rotation in its result."""
     pixels = turned(pixels, rotation)
     if not skew:
         return pixels
@@ -144,7 +144,7 @@ def as_read(pixels: NDArray[np.uint8], rotation: int, skew: float) -> NDArray[np
 
 
 def compressed(pixels: NDArray[np.uint8], quality: int) -> tuple[media.Encoding, bytes]:
-    """Return the pixels of a page by the cheapest means that show it as it is."""
+    """Return a page's pixels in the smallest encoding that preserves them."""
     grey, buffer = pixels[:, :, 1], io.BytesIO()
     if (np.ptp(pixels, axis=2) > _COLOURED).any():
         Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, optimize=True)

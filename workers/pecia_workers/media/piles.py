@@ -1,4 +1,4 @@
-"""The pages of several files that a client has put into one document."""
+"""Pages of several files that a client has joined into one document."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -22,12 +22,12 @@ class PilePages:
     """The files' pages one after the other. One file is open at a time; a file that cannot be opened is one page."""
 
     def __init__(self, file: BinaryIO, limits: Limits, opening: Callable[[BinaryIO], PageSource]) -> None:
-        """Find the files in one that stays open; `opening` opens each of them. Raises `MediaError`."""
+        """Find the files in an open one; `opening` opens each of them. Raises `MediaError`."""
         self._file, self._limits, self._opening = file, limits, opening
         try:
             self._parts = [Part(start, end) for start, end in members(file)]
         except ValueError:
-            raise MediaError(FailureCode.DAMAGED, "The files in it cannot be found.") from None
+            raise MediaError(FailureCode.DAMAGED, "The joined files in it cannot be found.") from None
         limits.choose(len(self._parts), None)
         self._open: tuple[int, PageSource] | None = None
         self._infos = [self._infos_of(number) for number in range(len(self._parts))]
@@ -46,14 +46,14 @@ class PilePages:
         return self._open[1]
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
-        """Return the size of each page asked for, of all if None."""
+        """Return the size of each requested page, all if None."""
         sizes = [info for infos in self._infos for info in infos]
         chosen = [replace(sizes[index], index=index) for index in self._limits.choose(len(sizes), pages)]
         self._limits.check_total(sum(page.width * page.height for page in chosen))
         return tuple(chosen)
 
     def page(self, index: int) -> tuple[PageSource, int]:
-        """Return the file that has a page, and which of its own that is. Raises `MediaError`."""
+        """Return the file with a page, and the page's index in it. Raises `MediaError`."""
         number = bisect_right(self._ends, index)
         if number == len(self._parts):
             raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")

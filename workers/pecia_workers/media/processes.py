@@ -1,4 +1,4 @@
-"""A bounded number of processes for work that may hang, crash or eat memory, awaited from one loop."""
+"""A bounded number of processes for work that may hang, crash or exhaust memory, awaited from one loop."""
 
 import asyncio
 import math
@@ -34,22 +34,22 @@ _LOAD_TIMEOUT_S = 600.0
 _STARTS = 3
 """Tries to start a process before the start counts as failed."""
 _TEMPLATE_TIMEOUT_S = 15.0
-"""Time limit for the template to fork a process or to reap a killed one: milliseconds, unless it is stopped."""
+"""Timeout for the template to fork a process or to reap a killed one: it takes milliseconds, unless it is stopped."""
 _OPEN_FILES = 2**16
-"""That this process may have: each page in flight is a memory with two descriptors, Python's own among them."""
+"""Open files allowed for this process: each page in flight is a memory with two descriptors."""
 _READY = frames.plain(TypeAdapter(tuple[Guard, ...]))
-"""What a process answers first: what the kernel does not confine it by."""
+"""Schema of a process's first answer: guards that the kernel lacks."""
 _ALIVE = frames.plain(TypeAdapter(bool))
 _KEPT = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ", "OMP_NUM_THREADS"})
 
 
 class ProcessDiedError(Exception):
-    """The process ended in the middle of this call; calls in other processes go on."""
+    """The process ended during this call; calls in other processes continue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Process:
-    """One process and a socket that nothing else holds: it ends with the process, even in the middle of an answer."""
+    """One process and its socket, which closes with the process, even during an answer."""
 
     forked: Forked
     channel: socket.socket
@@ -66,18 +66,18 @@ class _Process:
         return False
 
     def reap(self) -> None:
-        """End it and free what it leaves. Blocks until it is gone."""
+        """Kill it and free its resources. Blocks until it has ended."""
         self.forked.kill()
         self.forked.wait()
         self.channel.close()
 
 
 class _EvictedError(Exception):
-    """The call has to start again in its turn: others wait for its process."""
+    """The call must start again in its turn, since others wait for its process."""
 
 
 class _Places:
-    """The right to a process, held by as many calls as there are processes, in the order that `Turns` decides."""
+    """Places for calls, one for each process, assigned in the order of `Turns`."""
 
     def __init__(self, places: int, slow_s: float) -> None:
         self.turns = Turns(places, slow_s=slow_s)
@@ -117,7 +117,7 @@ class _Places:
             self._review()
 
     def _review(self) -> None:
-        """Hand out places, and take back those that `Turns` wants back."""
+        """Assign places, and withdraw those that `Turns` evicts."""
         now = asyncio.get_running_loop().time()
         for call in self.turns.start(now):
             if not self._entering[call].done():  # given up a moment ago, its task has not heard of it yet
@@ -131,11 +131,11 @@ class _Places:
 
 
 class BoundedProcesses:
-    """At most so many calls at a time, each in a process that stays for the next call.
+    """A bounded number of concurrent calls, each in a process that is kept for the next call.
 
-    A call that times out or is cancelled costs its process, which is started again; no other call notices. Once it
-    has initialized, a process is confined: see `pecia_workers.processes.confinement`. Use it from one loop, on a thread
-    that lives as long as the processes should: they die with it, being forked from a template that does.
+    A call that times out or is cancelled ends its process, which is started again, without effect on other calls. After
+    its initialization a process is confined: see `pecia_workers.processes.confinement`. To be used from one loop, on a
+    thread that outlives the processes: they end with it, since their template does.
     """
 
     def __init__(
@@ -149,11 +149,11 @@ class BoundedProcesses:
         environment: Mapping[str, str] | None = None,
         slow_s: float = math.inf,
     ) -> None:
-        """`memory_bytes`: address space of each process above what it has once initialized.
+        """`memory_bytes`: address space of each process in addition to that after initialization.
 
-        `readable`: files and directories that it may open, beside `confinement.readable_places()`.
-        `largest_file`: bytes that it may write to one file or memory. `environment`: what it has beside
-        `public_environment()`. `slow_s`: seconds from which a call may be evicted for others, as `Turns` decides.
+        `readable`: files and directories that it may open, beside `confinement.readable_places()`. `largest_file`:
+        bytes that it may write to one file or memory. `environment`: variables in addition to `public_environment()`.
+        `slow_s`: seconds from which a call may be evicted for others, as `Turns` decides.
         """
         self.processes = processes
         self._initargs = (memory_bytes, readable, largest_file, initializer, *initargs)
@@ -169,22 +169,22 @@ class BoundedProcesses:
         self._busy: set[_Process] = set()
         self._stopped = False
         self._missing: set[Guard] = set()
-        """What the kernel of this machine does not confine them by."""
+        """Guards that this machine's kernel lacks."""
 
     def bound_slow(self, most: int) -> None:
-        """Let at most so many slow calls be here, waiting and running: those beyond raise `PostponedError`."""
+        """Limit slow calls, waiting and running: further ones raise `PostponedError`."""
         self._places.turns.most_slow = most
 
     async def load(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function in the template, where all processes find its effects; also in a template that replaces it.
+        """Call a function in the template, so that all processes inherit its effects; also in any later template.
 
-        A second call must be harmless. Raises what the function does, `ProcessDiedError`.
+        A second call must be harmless. Raises the function's errors, and `ProcessDiedError`.
         """
         self._loads.append((function, args))
         await self._in_template(function, args, _LOAD_TIMEOUT_S)
 
     async def start(self) -> None:
-        """Start the processes; returns when they answer. Raises `ProcessDiedError` if they cannot be initialized."""
+        """Start the processes; returns when they answer. Raises `ProcessDiedError` if their initialization fails."""
         self._stopped = False
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
@@ -194,7 +194,7 @@ class BoundedProcesses:
             log.warning("processes_unconfined", missing=list(self._missing), reason=reason)
 
     async def ping(self) -> None:
-        """Return when a process answers. Raises `ProcessDiedError` or `TimeoutError` if none does."""
+        """Wait until a process answers. Raises `ProcessDiedError` or `TimeoutError` if none does."""
         await self.call(_ALIVE, bool, timeout=_START_TIMEOUT_S)
 
     async def stop(self) -> None:
@@ -221,8 +221,8 @@ class BoundedProcesses:
     ) -> T:
         """Return `function(*args)`, run in a process, which gets a copy of a document's descriptor as first argument.
 
-        Raises `MediaError` if it does, `CallFailedError` if it raises anything else, `TimeoutError` after `timeout`
-        seconds of running, `ProcessDiedError` if the process ended or did not answer in this form, `PostponedError`.
+        Raises the function's `MediaError`, `CallFailedError` for its other errors, `TimeoutError` after `timeout`
+        seconds of running, `ProcessDiedError` if the process ended or its answer was invalid, and `PostponedError`.
         """
         call = Call(turn)
         while True:
@@ -285,7 +285,7 @@ class BoundedProcesses:
             self._reap(starting.result())
 
     def _reap(self, process: _Process) -> asyncio.Future[None]:
-        """End a process; the returned future is done when it is gone."""
+        """Kill a process; the returned future completes when it has ended."""
         reaping = self._in_thread(process.reap)
         self._reaping.add(reaping)
         reaping.add_done_callback(self._reaping.discard)
@@ -317,7 +317,7 @@ class BoundedProcesses:
     async def _ask(
         self, process: _Process, seconds: float, form: frames.Form[T], *call: Any
     ) -> T | MediaError | frames.CallFailedError:
-        """Return the process's answer to a call, or its first; a process that gives none is killed and reaped."""
+        """Return the process's answer to a call, or its first one; a process without an answer is killed and reaped."""
 
         def answered() -> T | MediaError | frames.CallFailedError:
             if call:
@@ -352,7 +352,7 @@ class BoundedProcesses:
 
 
 def public_environment() -> dict[str, str]:
-    """Return what a confined process needs of this one's environment; the secrets are not among it."""
+    """Return the variables of this environment that a confined process needs, without secrets."""
     return {name: os.environ[name] for name in os.environ if name in _KEPT or name.startswith("PYTHON")}
 
 
@@ -364,9 +364,9 @@ def _serve(
     initializer: Callable[..., None],
     *initargs: Any,
 ) -> None:
-    """Make ready, silence libraries, drop privileges, then answer calls until the other end is closed.
+    """Initialize, silence libraries, drop privileges, then answer calls until the other end is closed.
 
-    Runs in the process. Its first answer is what the kernel does not confine it by.
+    Runs in the process. Its first answer names the guards that the kernel lacks.
     """
     show_as("-m", __name__)
     channel = socket.socket(fileno=descriptor)

@@ -1,7 +1,7 @@
-"""What single glyphs on a page are, judged by their pixels: by what they look like, and by reading their words again.
+"""Recognition of single glyphs on a page, by their looks, and by reading their words.
 
-Glyphs are compared with those of the fonts that pdfium brings itself. Words are read by the recognition network of
-PP-OCR, as the CPU engine has it, called alone: a second opinion in a decoding process; pages are an engine's.
+Glyphs are compared with those of pdfium's own fonts. Words are read by PP-OCR's recognition network alone, as a second
+opinion inside a decoding process; whole pages are read by engines.
 """
 
 import ctypes
@@ -25,15 +25,15 @@ from pecia_workers.media.layer_text import Character, CharacterReader, gap_betwe
 from pecia_workers.media.pdf_objects import Rectangle, placing
 
 Look: TypeAlias = NDArray[np.float32]
-"""The picture of a glyph with even contrast, and its width, height and place by its font's size."""
+"""Normalised picture of a glyph, with width, height and place relative to its font's size."""
 
 _ALPHABET: Final = "".join(filter(str.isalnum, map(chr, (*range(0x30, 0x7B), *range(0xC0, 0x100)))))
 SIGNS: Final = "µ%‰°<>≤≥+±-=/.,:;()"
-"""Those of numbers and their units."""
+"""Signs of numbers and units."""
 LETTERS: Final = _ALPHABET + SIGNS
-"""What is known here: digits, letters and signs that pdfium's own fonts have."""
+"""Known digits, letters and signs: those in pdfium's own fonts."""
 INDEX: Final = {letter: index for index, letter in enumerate(LETTERS)}
-"""The place among them of each, and of what looks like it."""
+"""Index in `LETTERS` of each, and of characters that look like it."""
 _LOOK_ALIKE: Final = {
     "АВЕКМНОРСТХаеорсухіѕј": "ABEKMHOPCTXaeopcyxisj",  # noqa: RUF001  Cyrillic
     "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧομ": "ABEZHIKMNOPTYXoµ",
@@ -46,15 +46,15 @@ _FONTS: Final = (
     *("Times-Roman", "Times-Bold", "Times-Italic", "Symbol"),
 )
 _OF_SYMBOL: Final = "≤≥"
-"""Those that the other fonts lack."""
+"""Signs that the other fonts lack."""
 _SIDE: Final = 12
 _SHAPE: Final = 1.5
-"""How much height, width and place of a glyph count beside its picture."""
+"""Weight of a glyph's height, width and place relative to its picture."""
 _DRAWN_AT: Final = 32.0
 
 
 def distances(looks: Sequence[Look]) -> NDArray[np.float32]:
-    """Return for each look, a row, how unlike it each of `LETTERS` is: the least of any font, 0 for the same."""
+    """Return for each look a row of distances to `LETTERS`: the least over all fonts, 0 for equal ones."""
     letters, own = _own_looks()
     seen = np.array(looks, dtype=np.float32).reshape(len(looks), own.shape[1])
     squares = np.square(seen).sum(axis=1)[:, np.newaxis] + np.square(own).sum(axis=1) - 2 * seen @ own.T
@@ -110,12 +110,12 @@ def _own_looks() -> tuple[NDArray[np.intp], NDArray[np.float32]]:
 
 _HEIGHT, _LEAST_WIDTH = 48, 96  # as the engine has it
 _AROUND, _LONGEST_WORD = 5, 40
-"""Characters on both sides that are read with a character, and that may belong to its word."""
+"""Characters on both sides that are read together with a character, and most that belong to its word."""
 _MARGIN: Final = 0.1
 _LEAST_READ: Final = 0.7
-"""Share of the other characters that a reading must have, if it counts."""
+"""Share of the other characters that a reading must confirm to count."""
 _SAME: Final = {**dict.fromkeys("Il|", "1"), **dict.fromkeys("Oo", "0")}
-"""Whose shapes are alike in many fonts."""
+"""Characters with similar shapes in many fonts."""
 
 
 @cache
@@ -158,16 +158,16 @@ def _alphabet(reader: Any) -> list[str]:
 
 
 class Context(NamedTuple):
-    """A character and those beside it on its line."""
+    """A character and its neighbours on the line."""
 
     text: str
     place: int
-    """Of the character in the text."""
+    """Index of the character in the text."""
     box: Rectangle
 
     @classmethod
     def of(cls, characters: Sequence[Character | None], place: int, *, word: bool = False) -> Self:
-        """Return the context of one of a page's characters, without spaces; `word`: no more than its word."""
+        """Return the context of one of a page's characters, without spaces; `word`: only its word."""
         before = _beside(characters, place, range(place - 1, -1, -1), word=word)
         after = _beside(characters, place, range(place + 1, len(characters)), word=word)
         there = [*reversed(before), *filter(None, [characters[place]]), *after]
@@ -175,14 +175,14 @@ class Context(NamedTuple):
         return cls(text, len(before), rectangle_around(there))
 
     def with_other(self, other: str) -> str:
-        """Return the text with another character in the place of this one."""
+        """Return the text with another character instead of this one."""
         return self.text[: self.place] + other + self.text[self.place + 1 :]
 
 
 def _beside(
     characters: Sequence[Character | None], place: int, places: range, *, word: bool
 ) -> list[Character]:
-    """Return characters on the line of the one at a place, nearest first, up to wide white space."""
+    """Return characters on the line of the one at `place`, nearest first, up to wide white space."""
     last, beside = characters[place], list[Character]()
     for there in places:
         character = characters[there]
@@ -197,7 +197,7 @@ def _beside(
 
 
 def read_again(context: Context, grey: Image.Image) -> str | None:
-    """Return what the pixels have, as `plain` has it, where a character stands; None if that cannot be read."""
+    """Return the `plain` character that is read from the pixels at a character's place; None if unreadable."""
     reader = line_reader()
     left, top, right, bottom = context.box
     margin = _MARGIN * (bottom - top)
@@ -231,7 +231,7 @@ def read_again(context: Context, grey: Image.Image) -> str | None:
 
 @cache
 def plain(character: str) -> str:
-    """Return a character without accents and case, one for those that look the same."""
+    """Return a character without accents and case, equal for characters that look the same."""
     composed = normalize("NFKC", character)
     index = INDEX.get(composed if len(composed) == 1 else character)
     letter = character if index is None else LETTERS[index]
@@ -267,7 +267,7 @@ trailer << /Root 1 0 R >>
 
 
 def scripts_without_a_font() -> tuple[str, ...]:
-    """Return those of Chinese, Japanese and Korean that pdfium cannot draw if a PDF does not bring the font."""
+    """Return which of Chinese, Japanese and Korean pdfium cannot draw unless a PDF embeds the font."""
     lacking = []
     for script, (name, encoding, collection, character) in _SCRIPTS.items():
         shown = b"BT /F 40 Tf 10 15 Td <%b> Tj ET" % character.encode("utf-16-be").hex().encode()

@@ -1,9 +1,8 @@
-"""Lines of Hebrew, Arabic and other scripts that run from right to left, in the order in which they are read.
+"""Reading order of lines in Hebrew, Arabic and other right-to-left scripts.
 
-pdfium loses the order of such a line where it holds numbers and Latin words. It is found again from the line's
-characters from left to right: the Unicode Bidirectional Algorithm turns logical order into visual order, and this
-module turns visual order back. Where two texts are drawn alike, a number stands before its unit, and hyphens part
-numbers in an Arabic line.
+pdfium loses the order of such lines with numbers and Latin words. It is restored from the line's characters from left
+to right: the Unicode Bidirectional Algorithm turns logical into visual order, and this module inverts it. Where two
+texts look the same, a number precedes its unit, and hyphens separate numbers in an Arabic line.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from pecia_workers.media.layer_text import Character
 
 _STEP, _GAP, _SPACE = 0.6, 0.8, 0.12
-"""What begins another line, another piece of one, another word: by the font's size."""
+"""Step or gap, relative to the font's size, that begins another line, piece or word."""
 _NUMBER: Final = re.compile(r"\d+")
 _ARABIC_DIGIT: Final = "\N{ARABIC-INDIC DIGIT ZERO}"
 
@@ -41,7 +40,7 @@ class _Letter(NamedTuple):
     """A character with the accents and vowel signs that belong to it."""
 
     place: int
-    """Among the characters of its line."""
+    """Index among the characters of its line."""
     characters: list[Character]
 
     @property
@@ -60,9 +59,9 @@ class _Letter(NamedTuple):
 def by_direction(
     characters: Sequence[Character | None],
 ) -> Iterator[tuple[bool | None, list[Character | None]]]:
-    """Yield a page's characters in stretches: None for lines from left to right.
+    """Yield a page's characters in stretches, with None for left-to-right lines.
 
-    Of a line with letters from right to left, whether most letters of the page are such.
+    For a line with right-to-left letters: whether most letters of the page are right-to-left.
     """
     if not any(one and is_backward(one.code) for one in characters):
         yield None, list(characters)
@@ -119,7 +118,7 @@ def _letters(line: Sequence[Character | None]) -> list[_Letter]:
 def _words(
     piece: Sequence[_Letter], line: Sequence[Character | None], *, is_page: bool
 ) -> list[list[Character]]:
-    """Return the words of what stands from left to right."""
+    """Return the words of letters from left to right."""
     drawn: list[_Letter | None] = []
     for number, letter in enumerate(piece):
         if number and _is_space(piece[number - 1], letter, line):
@@ -146,7 +145,7 @@ def _is_space(left: _Letter, right: _Letter, line: Sequence[Character | None]) -
 
 
 def _reading_order(text: str, level: int) -> list[int]:
-    """Return the places of a text in the order of reading, or of drawing: each turns one into the other."""
+    """Return the permutation between a text's reading order and drawing order, which is its own inverse."""
     storage = get_empty_storage()
     storage.update(base_level=level, base_dir="LR"[level])
     get_embedding_levels(text, storage)
@@ -164,7 +163,7 @@ def _reading_order(text: str, level: int) -> list[int]:
 
 
 def _with_arabic_numbers(text: str) -> str:
-    """Return an Arabic text with numbers that are no part of a Latin one in digits that the algorithm calls Arabic."""
+    """Return an Arabic text whose numbers outside of Latin words have the algorithm's class of Arabic digits."""
     if not any(bidirectional(one) == "AL" for one in text):
         return text
 
@@ -178,7 +177,7 @@ def _with_arabic_numbers(text: str) -> str:
 
 
 def _with_units_behind(words: list[list[Character]]) -> list[list[Character]]:
-    """Return words with each unit behind its number: before it, it is drawn alike."""
+    """Return words with each unit after its number, since both orders look the same."""
     texts = ["".join(one.code for one in word) for word in words]
     words = list(words)
     for place in range(len(words) - 1):
@@ -191,7 +190,7 @@ def _with_units_behind(words: list[list[Character]]) -> list[list[Character]]:
 
 
 def _with_brackets(words: list[list[Character]]) -> list[list[Character]]:
-    """Return words with brackets as they are read: files have them as they are drawn, or as they are read."""
+    """Return words with brackets in reading direction: files store them as read, or as drawn."""
     kinds = [category(one.code) for word in words for one in word if category(one.code) in ("Ps", "Pe")]
     if kinds[:1] != ["Pe"]:
         return words

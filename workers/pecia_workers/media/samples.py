@@ -1,4 +1,4 @@
-"""Made-up medical documents whose text is known: what `pecia demo` reads, and accuracy is measured on.
+"""Sample medical documents with known text, for `pecia demo` and measurements of accuracy.
 
 A4 at 150 dots per inch, body text of 11 points. People, clinics and values are invented.
 """
@@ -19,9 +19,9 @@ from pecia_schemas.tasks import DocumentType
 
 
 def accuracy(read: str, known: str) -> float:
-    """Return 1 minus the character error rate, white space aside: 1.0 is exact, 0.0 is nothing right.
+    """Return 1 minus the character error rate, without white space: 1.0 is exact, 0.0 has nothing right.
 
-    The rate is the edit distance by the known text's length; an empty known text is exact only if nothing was read.
+    The rate is the edit distance divided by the known text's length; an empty known text matches only empty text.
     """
     from rapidfuzz.distance import Levenshtein  # noqa: PLC0415  comes with pecia[local]
 
@@ -156,7 +156,7 @@ WRITERS: Final[dict[DocumentType, Callable[[Random], list[list[Block]]]]] = {
     DocumentType.LAB_RESULT: _lab_result,
     DocumentType.CHART: _chart,
 }
-"""For each type of document: pages of blocks from a seeded generator."""
+"""Writers for each type of document: pages of blocks from a seeded generator."""
 
 
 DPI: Final = 150
@@ -169,11 +169,11 @@ _LEADING: Final = 1.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePage:
-    """One drawn page and what stands on it."""
+    """One drawn page and its text."""
 
     image: Image.Image = field(repr=False)
     lines: tuple[str, ...]
-    """Top to bottom, left to right; a table's row is one line."""
+    """Lines from top to bottom, left to right; a table's row is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ def sample_document(kind: DocumentType, seed: int = 0) -> SampleDocument:
 
 
 def sample_pile() -> SampleDocument:
-    """Return scans of three documents of two patients, with a separator sheet behind the first."""
+    """Return scans of three documents of two patients, with a separator sheet after the first."""
     (one,), (other,), (third,) = (
         write(random.Random(name))  # noqa: S311  as above
         for write, name in ((_prescription, "one"), (_diagnosis, "other"), (_diagnosis, "third"))
@@ -216,7 +216,7 @@ PILED: Final = (
     ((3,), DocumentKind.DIAGNOSIS, 2),
     ((4,), DocumentKind.DIAGNOSIS, 1),
 )
-"""What the documents of the pile are: pages, kind, patient."""
+"""The documents of the pile: pages, kind, patient."""
 
 
 def draw_page(blocks: Iterable[Block]) -> SamplePage:
@@ -264,7 +264,7 @@ def write_pdf(document: SampleDocument, path: Path) -> None:
 
 
 def write_scan(document: SampleDocument, path: Path, *, degrees: int = 90, seed: int = 0) -> None:
-    """Write the first page as a noisy JPEG that lies turned clockwise by a multiple of 90 degrees."""
+    """Write the first page as a noisy JPEG, turned clockwise by a multiple of 90 degrees."""
     turned = document.pages[0].image.rotate(-degrees, expand=True)
     noise = np.random.default_rng(seed).normal(0, 6, (turned.height, turned.width, 1))
     grey_cast = np.asarray(turned, dtype=np.float32) * 0.94 + noise
@@ -272,7 +272,7 @@ def write_scan(document: SampleDocument, path: Path, *, degrees: int = 90, seed:
 
 
 def write_damaged_png(document: SampleDocument, path: Path) -> None:
-    """Write the first half of the first page's PNG, as an interrupted upload leaves it."""
+    """Write the first half of the first page's PNG, like an interrupted upload."""
     write_png(document, path)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
@@ -289,14 +289,14 @@ class Exhibit:
     text: str | None
     """Its text, a form feed between pages; None for the unreadable document."""
     least: float = 0.99
-    """Share of its characters that must be right."""
+    """Least accuracy of its text."""
     documents: tuple[tuple[tuple[int, ...], DocumentKind, int], ...] = ()
-    """Of a bundle its documents: pages, kind, patient."""
+    """Documents of a bundle: pages, kind, patient."""
     misread: bool = False
-    """Whether the engine is known to misread it: then the page has to need review."""
+    """Whether the engine is known to misread it, so that the page must need review."""
 
     def accuracy(self, read: str) -> float:
-        """Return how well a text agrees with what stands on it: 1.0 is exact."""
+        """Return the accuracy of a reading: 1.0 is exact."""
         return accuracy(read, self.text or "")
 
 
@@ -324,7 +324,7 @@ _SKETCHES: Final = (
 
 
 def write_exhibits(directory: Path) -> list[Exhibit]:
-    """Write those that the directory lacks; what stands there under such a name is left as it is."""
+    """Write the exhibits that the directory lacks; existing files are kept."""
     exhibits = []
     for sketch in _SKETCHES:
         is_pile = sketch.document_type is DocumentType.MIXED

@@ -1,25 +1,23 @@
-"""The text that a page of a PDF brings itself, and whether it can be trusted.
+"""The text layer of a PDF page, and whether it can be trusted.
 
-A text layer says exactly what the page's glyphs stand for, or anything else: a program may have recognised it from a
-scan, its fonts may name their letters wrongly, it may be hidden. One that is not trusted is left, and the page is read
-from its pixels. It is trusted if
+A text layer may be exact or wrong: a program may have recognised it from a scan, its fonts may name their letters
+wrongly, it may be hidden. If it is not trusted, the page is read from its pixels. It is trusted if
 
-1. it has at least `LEAST_CHARACTERS` characters that are visible, and at most `MOST_CHARACTERS`;
-2. at most `MOST_HIDDEN` are invisible: drawn in mode 3 or 7, as recognised text is, too small for any eye, or without a
-   trace in the pixels, as in the colour of the ground or below a black bar. What is hidden is never part of the text. A
-   character whose font is missing is not hidden: only the layer has it;
-3. no picture covers more than `MOST_PICTURE` of the page, and pictures hide at most `MOST_BELOW` of the characters;
-4. at most `MOST_UNMAPPED` stand for no character: unmapped, private use, control, an accent without its letter; at
-   least `LEAST_LETTERS` are letters or digits;
-5. at most `MOST_TURNED` stand at an angle, after a page whose text lies on its side has been turned;
-6. each glyph of its fonts looks like the letter that it says it is (`pecia_workers.media.glyphs`); a few words of which
-   that is not known, or over which others are drawn, are read from their pixels alone;
-7. they cover the page's ink: at most `MOST_UNCOVERED` of what looks like letters lies outside their boxes, as text
-   in a picture or drawn as curves does. Where an engine is at hand that reads the rest, they may cover less.
+1. it has at least `LEAST_CHARACTERS` characters that are visible, and at most `MOST_CHARACTERS`; 2. at most
+   `MOST_HIDDEN` are invisible: drawn in mode 3 or 7, like recognised text, too small to see, or without a trace in the
+   pixels, for example in the colour of the ground or below a black bar. Hidden characters are never part of the text. A
+   character whose font is missing is not hidden: only the layer has it; 3. no picture covers more than `MOST_PICTURE`
+   of the page, and pictures hide at most `MOST_BELOW` of the characters; 4. at most `MOST_UNMAPPED` are no characters:
+   unmapped, private use, control, an accent without its letter; at least `LEAST_LETTERS` are letters or digits; 5. at
+   most `MOST_TURNED` are turned, after a page with sideways text has been turned upright; 6. each glyph of its fonts
+   looks like its letter (`pecia_workers.media.glyphs`); a few words for which that is unknown, or which are drawn over,
+   are read from their pixels alone; 7. they cover the page's ink: at most `MOST_UNCOVERED` of letter-like ink is
+   outside their boxes, such as text in a picture or drawn as curves. Where an engine is available that reads the rest,
+   they may cover less.
 
-A character is seen by its edges, of ink or of light print: as many as its box is wide and high, or more. Of dark print
-each is judged by itself, for a bar may cover part of a word. Pale print is visible in full or not at all: the edges of
-some of its letters are just sharp enough, those of others are not.
+A character is visible if it has edges, of dark or light print: at least as many as its box is wide and high. Dark
+characters are judged individually, since a bar may cover part of a word. Pale print is judged as a run, since the edges
+of some of its letters are just sharp enough and those of others are not.
 """
 
 import ctypes
@@ -59,7 +57,7 @@ from pecia_workers.media.pdf_objects import (
 )
 
 _Picture: TypeAlias = tuple[int, Rectangle]
-"""When it is drawn on its page, and where, in pixels."""
+"""Drawing order and place, in pixels, of a picture."""
 
 LEAST_CHARACTERS: Final = 8
 MOST_CHARACTERS: Final = 50_000
@@ -71,13 +69,13 @@ LEAST_LETTERS: Final = 0.35
 MOST_TURNED: Final = 0.3
 MOST_UNCOVERED: Final = 0.05
 _LEAST_UNCOVERED: Final = 20
-"""Letters; fewer are a logo."""
+"""Least uncovered letters; fewer are a logo."""
 _LEADERS: Final = frozenset("._-\N{HORIZONTAL ELLIPSIS}\N{MIDDLE DOT}")
 
 _LEAST_POINTS, _MOST_PIXELS = 1.55, 6.5
-"""Font size up to which print is hidden, in points; at most so many pixels, however large the page is drawn."""
+"""Font size, in points, up to which print is hidden; and in pixels, however large the page is drawn."""
 _LEAST_CONTRAST: Final = 6
-"""From pixel to pixel, of an edge."""
+"""Least contrast of an edge between adjacent pixels."""
 _PALE: Final = 48
 """Grey levels between print and ground up to which it is pale."""
 _PAPER: Final = 200
@@ -85,7 +83,7 @@ _PAPER: Final = 200
 
 
 class Distrust(StrEnum):
-    """Why a layer is not trusted."""
+    """Reason why a layer is not trusted."""
 
     NO_TEXT = "no_text"
     HIDDEN = "hidden"
@@ -98,28 +96,28 @@ class Distrust(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextLayer:
-    """A page's own text."""
+    """The text layer of a page."""
 
     characters: tuple[Character | None, ...] = ()
     """In the file's order, None for a space, in pixels of the page after its turn."""
     turn: int = 0
-    """Degrees, clockwise, by which the drawn page is turned for its text to stand upright: 0, 90, 180 or 270."""
+    """Degrees, clockwise, by which the drawn page is turned so that its text is upright: 0, 90, 180 or 270."""
     distrust: Distrust | None = None
-    """None: it can be trusted."""
+    """Reason for distrust; None: it can be trusted."""
     misreadings: tuple[Doubt, ...] = ()
-    """Values in glyphs that look like others."""
+    """Values whose glyphs look like other characters."""
     unread: tuple[Box, ...] = ()
-    """Where text-like ink stands beside it, if it can be trusted."""
+    """Areas of text-like ink outside of it, if it can be trusted."""
     strikes: tuple[Rectangle, ...] = ()
     """Level lines on the page, some of which may strike words out."""
 
     def lines(self, scale: float = 1.0) -> tuple[Line, ...]:
-        """Return pieces of lines without wide gaps, in the file's order, on the page as it is after scaling."""
+        """Return pieces of lines without wide gaps, in the file's order, on the scaled page."""
         strikes = [(scale * x0, scale * y0, scale * x1, scale * y1) for x0, y0, x1, y1 in self.strikes]
         return with_drawn_strikes(lines_of(self.characters, scale), strikes)
 
     def doubts(self, scale: float = 1.0) -> Iterator[Doubt]:
-        """Yield the values that may not be what the layer says, on the page as it is after scaling."""
+        """Yield the values that may differ from the layer, on the scaled page."""
         for doubt in self.misreadings:
             yield doubt.model_copy(update={"box": doubt.box and scaled(doubt.box, scale)})
 
@@ -134,7 +132,7 @@ def text_layer(
 ) -> TextLayer:
     """Return the text of a page rendered as these pixels; `hidden`: with its invisible text.
 
-    `struck`: the middles of what annotations strike out, in the page's coordinates.
+    `struck`: middles of areas that annotations strike out, in the page's coordinates.
     """
     height, width = pixels.shape[:2]
     with closing(page.get_textpage()) as text:
@@ -183,7 +181,7 @@ def text_layer(
 def _drawn(
     page: pypdfium2.PdfPage, place: pypdfium2.PdfMatrix
 ) -> tuple[dict[int, int], list[_Picture], list[Rectangle]]:
-    """Return when each text object of a page is drawn, by its address; its pictures; and its level lines."""
+    """Return the drawing order of a page's text objects, by address; its pictures; and its level lines."""
     orders: dict[int, int] = {}
     pictures: list[_Picture] = []
     lines: list[Rectangle] = []
@@ -203,7 +201,7 @@ def _faults(
     pictures: Sequence[_Picture],
     grey: Image.Image,
 ) -> Iterator[Distrust]:
-    """Yield the faults of a layer's visible text, cheapest check first; `hidden`: how many characters are invisible."""
+    """Yield the faults of a layer's visible text, cheapest check first; `hidden`: number of invisible characters."""
     seen = [one for one in characters if one]
     if max(len(seen), hidden) < LEAST_CHARACTERS:
         yield Distrust.NO_TEXT
@@ -235,7 +233,7 @@ def _uncovered(
     pictures: Sequence[Rectangle],
     unsure: Sequence[Rectangle],
 ) -> tuple[Distrust | None, tuple[Box, ...]]:
-    """Return where what looks like letters stands beside a layer, and whether that is too much of the page."""
+    """Return the areas of letter-like ink outside of a layer, and whether they are too much of the page."""
     from pecia_workers.layout.coverage import TALLEST, Letters  # noqa: PLC0415  OpenCV comes with pecia[cpu]
 
     letters = Letters.of(pixels, TALLEST * max(pixels.shape))
@@ -250,7 +248,7 @@ def _share(flags: Iterable[bool]) -> float:
 
 
 def _visible(characters: Sequence[Character | None], grey: NDArray[np.uint8], *, scale: float) -> set[int]:
-    """Return the `id` of those that can be seen, and of those that would be if their font were there.
+    """Return the `id` of visible characters, and of those that would be visible if their font existed.
 
     `scale`: pixels in a point.
     """
@@ -274,7 +272,7 @@ def _visible(characters: Sequence[Character | None], grey: NDArray[np.uint8], *,
 def _seen_of(
     run: Sequence[Character], seen: set[int], surplus: dict[int, float], grey: NDArray[np.uint8]
 ) -> Iterator[Character]:
-    """Yield the visible text of a run whose characters are not all visible by themselves."""
+    """Yield the visible text of a run whose characters are not all visible individually."""
     parts = [_part(one, grey) for one in run]
     contrasts = [np.ptp(part) for one, part in zip(run, parts, strict=True) if id(one) in seen]
     if np.median(contrasts) >= _PALE:
@@ -286,7 +284,7 @@ def _seen_of(
 
 
 def _runs(characters: Sequence[Character | None]) -> Iterator[list[Character]]:
-    """Yield words, or runs drawn at once if longer: mostly of one print."""
+    """Yield words, or longer runs drawn together, mostly of one print."""
     run: list[Character] = []
     spaced = False
     for character in characters:
@@ -309,7 +307,7 @@ def _part(character: Character, grey: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _surplus_edges(characters: Sequence[Character], grey: NDArray[np.uint8]) -> list[float]:
-    """Return how many more edges there are in and around the box of each than as many as it is wide and high."""
+    """Return for each character the edges in and around its box in excess of its width and height."""
     page = grey.astype(np.int16)
     sums = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), dtype=np.int32)
     sums[1:-1, 1:] += np.abs(np.diff(page, axis=0)) >= _LEAST_CONTRAST

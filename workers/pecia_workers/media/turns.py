@@ -1,12 +1,12 @@
-"""Which call gets a process next, and which has to let go of one.
+"""Scheduling of calls on processes: which gets one next, and which is evicted.
 
-Lanes are served in their order, and within a lane flows by the time that they have taken: a flow whose pages take
-twenty seconds each waits until the others have had as much. A flow of a lower lane is served once after so many
-calls of others.
+Lanes are served in their order, and within a lane the flow that has used least time: a flow whose pages take twenty
+seconds each waits until the others have used as much. A flow of a lower lane is served once after a number of other
+calls.
 
-A call is slow once it has run for a while, and from its start if the last call about its document was. Slow calls
-leave one process to the others: while another call waits they start on no more than the rest, and if they hold all
-processes one of them is evicted, to start again in its turn. With a single process they keep it to their end.
+A call is slow once it has run for a while, and from its start if the last call for its document was. Slow calls leave
+one process to the others: while another call waits they start only on the rest, and if they hold all processes one of
+them is evicted, to start again in its turn. A single process is kept to the end of a call.
 
 No clock and no lock: time is passed in, in seconds.
 """
@@ -24,7 +24,7 @@ MOST_OVERTAKEN: Final = 64
 """Calls of higher lanes that may start before a flow is served once."""
 
 _MOST_DOCUMENTS: Final = 1_000
-"""Slow documents that are remembered."""
+"""Most slow documents that are remembered."""
 _MOST_FLOWS: Final = 1_000
 _LONGEST_S: Final = 600.0
 
@@ -33,27 +33,27 @@ _Flow = tuple[int, Hashable]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """For whom a call is made."""
+    """Scheduling attributes of a call."""
 
     rank: int = 0
-    """Of its lane: smaller is sooner."""
+    """Rank of its lane: smaller is sooner."""
     flow: Hashable = None
-    """With which calls it takes turns as one."""
+    """Flow whose calls take turns together."""
     document: Hashable = None
-    """What it is about; None: nothing that another call could be about."""
+    """Its document; None: none that other calls share."""
 
 
 ALL_ALIKE: Final = Turn()
-"""Of calls that are served in the order in which they come."""
+"""Turn of calls that are served first come first served."""
 
 
 class PostponedError(Exception):
-    """More slow calls are here than this worker may hold: the part is to be queued again, for later."""
+    """This worker has too many slow calls: the part must be queued again, for later."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self.seconds = seconds
-        """From now, until its turn may come."""
+        """Seconds until its turn may come."""
 
 
 class Call:
@@ -62,9 +62,9 @@ class Call:
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self.is_slow = False
-        """Whether it has run for long; it may be slow by its document too."""
+        """Whether it has run for long; it may also be slow by its document."""
         self.is_leaving = False
-        """Whether it was evicted or postponed and has to let go of its process, which takes a moment."""
+        """Whether it was evicted or postponed and still holds its process."""
         self.arrived = 0
         self.since = math.inf
         """When it got its process; infinite while it waits."""
@@ -75,38 +75,38 @@ class Call:
         return self.turn.rank, self.turn.flow
 
     def ran(self, now: float) -> float:
-        """Return for how long it has had its process."""
+        """Return for how long it has held its process."""
         return max(0.0, now - self.since)
 
 
 class Turns:
-    """Decides over a number of processes; called for every call that arrives, ends or may have become slow."""
+    """Schedules a number of processes; called when a call arrives, ends or may have become slow."""
 
     def __init__(self, places: int, *, slow_s: float = math.inf) -> None:
-        """`slow_s`: seconds from which a call is slow; infinite: none is."""
+        """`slow_s`: seconds from which a call is slow, or infinite."""
         self._places = places
         self._slow_s = slow_s
         self.most_slow: float = math.inf
-        """Slow calls that may be here, waiting and running; those beyond are postponed."""
+        """Most slow calls, waiting and running; further ones are postponed."""
         self._arrivals = 0
         self._waiting: dict[Call, None] = {}
         self._running: dict[Call, None] = {}
         self._used: dict[_Flow, float] = {}
         self._floor: defaultdict[int, float] = defaultdict(float)
-        """By lane, the time taken by the flow that was served last: a new flow begins there."""
+        """By lane, the time used by the flow that was served last, with which new flows start."""
         self._overtaken: Counter[_Flow] = Counter()
         self._slow_documents: OrderedDict[Hashable, float] = OrderedDict()
-        """Seconds that the last call about each took at least."""
+        """Least seconds of the last call for each slow document."""
         self._back_at = 0.0
 
     def offer(self, call: Call) -> None:
-        """Let a call wait for a process."""
+        """Queue a call for a process."""
         self._arrivals += 1
         call.arrived, call.since, call.is_leaving = self._arrivals, math.inf, False
         self._waiting[call] = None
 
     def withdraw(self, call: Call, now: float, *, answered: bool = False) -> None:
-        """Forget a call that was answered, evicted or given up; what it has taken counts for its flow."""
+        """Remove a call that was answered, evicted or cancelled; its time is charged to its flow."""
         self._waiting.pop(call, None)
         if call not in self._running:
             return
@@ -120,7 +120,7 @@ class Turns:
             self._used = {flow: used for flow, used in self._used.items() if used > self._floor[flow[0]]}
 
     def start(self, now: float) -> list[Call]:
-        """Return the calls that get a process now."""
+        """Return the calls to start now."""
         started: list[Call] = []
         while self._waiting and len(self._running) < self._places:
             call = self._next(now)
@@ -135,7 +135,7 @@ class Turns:
         return started
 
     def evicted(self, now: float) -> Call | None:
-        """Return the call that must yield its process to a waiting call; None if none must."""
+        """Return the call that must yield its process to a waiting call, or None."""
         self._look_at_all(now)
         if self._places == 1 or len(self._running) < self._places:
             return None
@@ -148,7 +148,7 @@ class Turns:
         return call
 
     def postponed(self, now: float) -> tuple[Call, float] | None:
-        """Return a slow call that has to leave this worker, if there is one, and in how many seconds it may return."""
+        """Return a slow call that must leave this worker, if any, and in how many seconds it may return."""
         self._look_at_all(now)
         waiting = [call for call in self._waiting if self._is_slow(call)]
         running = [call for call in self._running if self._is_slow(call) and not call.is_leaving]
@@ -178,7 +178,7 @@ class Turns:
         return min(calls, key=lambda call: (*turns[call.flow], documents[call.turn.document], call.arrived))
 
     def _worst(self, calls: Iterable[Call], now: float) -> Call:
-        """Return the call of the lowest lane, of the flow that has taken most; of several the last."""
+        """Return the call of the lowest lane, of the flow with most time used; of several the last."""
 
         def turn(call: Call) -> tuple[float, ...]:
             return call.turn.rank, self._taken(call.flow, now), call.since, call.arrived
@@ -196,7 +196,7 @@ class Turns:
             self._look(call, now)
 
     def _look(self, call: Call, now: float) -> None:
-        """Take note of a call that has become slow, and of its document."""
+        """Record a call that has become slow, and its document."""
         if (ran := call.ran(now)) < self._slow_s:
             return
         call.is_slow = True

@@ -1,4 +1,4 @@
-"""Videos, through FFmpeg's libraries: their headers, and frames by the time at which they are shown."""
+"""Videos, through FFmpeg's libraries: their headers, and frames by display time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _WITHIN: Final = 0.25  # of a frame: behind its beginning, so that rounding does
 _QUARTER_TURN: Final = 90
 _TURNS: Final = 4
 _LOST: Final = frozenset({FailureCode.DAMAGED, FailureCode.EMPTY, FailureCode.UNSUPPORTED_TYPE})
-"""Why one part of several has no frames."""
+"""Errors for which one of several parts has no frames."""
 
 
 def probe(file: BinaryIO, media: MediaType, limits: Limits) -> VideoInfo:
@@ -70,7 +70,7 @@ def probe(file: BinaryIO, media: MediaType, limits: Limits) -> VideoInfo:
 
 
 def sample(file: BinaryIO, media: MediaType, stretch: Stretch, plan: FramePlan, limits: Limits) -> Clip:
-    """Return frames of a stretch by the plan. Raises `MediaError`, if not one can be decoded too."""
+    """Return frames of a stretch by the plan. Raises `MediaError`, also if no frame can be decoded."""
     with _film(file, media, limits) as film:
         rate = film.first.rate
         wanted = spread(stretch, plan.count(stretch, rate))
@@ -93,7 +93,7 @@ def sample(file: BinaryIO, media: MediaType, stretch: Stretch, plan: FramePlan, 
 
 
 def _changes(film: _Film, stretch: Stretch, count: int) -> tuple[float, ...]:
-    """Return when to look, so that about as much changes between any two frames: at most `count` times."""
+    """Return at most `count` times between which about equally much changes."""
     rate = film.first.rate
     there = max(1, round(stretch.length * rate))
     times, thumbnails = [], []
@@ -124,7 +124,7 @@ class _Film:
         self.damaged = len(parts) > 1 and not all(seconds for _, seconds in parts)
 
     def shown_at(self, wanted: Sequence[float]) -> Iterator[tuple[float, VideoFrame]]:
-        """Yield frames as `_Video.shown_at` does. If a part ends before its last, `damaged` is set."""
+        """Yield frames like `_Video.shown_at`. If a part ends before its last time, sets `damaged`."""
         if len(self._parts) == 1:
             yield from self.first.shown_at(wanted)
             self.damaged |= self.first.damaged
@@ -165,7 +165,7 @@ class _Video:
         self.damaged = False
 
     def duration(self) -> float:
-        """Return the length stated by the headers, or the actual length if that is longer or none is stated."""
+        """Return the length in the headers, or the actual length if that is longer or none is stated."""
         stated = self._stated_duration()
         if stated is None:
             shown = (float(packet.pts * self._unit) for packet in self._packets() if packet.pts is not None)
@@ -192,9 +192,9 @@ class _Video:
         return duration or None
 
     def shown_at(self, wanted: Sequence[float]) -> Iterator[tuple[float, VideoFrame]]:
-        """Yield the frame shown at each of these times, with its own time; a frame shown at several times, once.
+        """Yield the frame shown at each of these times, with its own time; a frame shown at several times only once.
 
-        If the file ends before the last of them, `damaged` is set.
+        If the file ends before the last of them, sets `damaged`.
         """
         waiting = deque(wanted)
         end = 0.0
@@ -213,9 +213,9 @@ class _Video:
                 return
 
     def _decoded_from(self, seconds: float) -> Iterator[tuple[float, float, VideoFrame]]:
-        """Yield frames, beginning with the frame shown at that time or before it.
+        """Yield frames, starting with the one shown at that time or before.
 
-        A transport stream knows no key frames: the first decoded frame may lie behind the requested time.
+        A transport stream has no index of key frames: the first decoded frame may be after the requested time.
         """
         back = 0.0
         while True:
@@ -226,7 +226,7 @@ class _Video:
             back = 2 * back or _STEP_BACK_S
 
     def _decoded(self, packets: Iterable[Packet[VideoStream]]) -> Iterator[tuple[float, float, VideoFrame]]:
-        """Yield frames with their time and duration; broken frames are left out."""
+        """Yield frames with their time and duration, without broken ones."""
         for packet in packets:
             try:
                 frames = packet.decode()
@@ -267,7 +267,7 @@ class _Video:
 
 @contextmanager
 def _film(file: BinaryIO, media: MediaType, limits: Limits) -> Iterator[_Film]:
-    """Yield the file's moving pictures, whichever clocks run through them. Raises `MediaError`."""
+    """Yield the file as one video, whatever clocks its parts have. Raises `MediaError`."""
     until = time.monotonic() + limits.decode_s
     with _opened(file, media, limits, until) as first:
 
@@ -283,7 +283,7 @@ def _film(file: BinaryIO, media: MediaType, limits: Limits) -> Iterator[_Film]:
 
 
 def _length(opened: AbstractContextManager[_Video]) -> float:
-    """Return the length of a part; 0 if nothing of it can be shown."""
+    """Return the length of a part; 0 if it cannot be shown."""
     try:
         with opened as video:
             return video.duration()
@@ -295,7 +295,7 @@ def _length(opened: AbstractContextManager[_Video]) -> float:
 
 @contextmanager
 def _opened(file: BinaryIO, media: MediaType, limits: Limits, until: float) -> Iterator[_Video]:
-    """Yield the first stream of moving pictures, ready to decode. Raises `MediaError`."""
+    """Yield the first video stream, ready to decode. Raises `MediaError`."""
     kind = _DEMUXERS[media]
     try:
         with _container(file, kind) as container:
@@ -303,10 +303,10 @@ def _opened(file: BinaryIO, media: MediaType, limits: Limits, until: float) -> I
                 one for one in container.streams.video if not one.disposition & Disposition.attached_pic
             ]
             if not streams:
-                raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file holds no moving pictures.")
+                raise MediaError(FailureCode.UNSUPPORTED_TYPE, "The file contains no moving pictures.")
             context = streams[0].codec_context
             if context is None or context.codec.canonical_name not in _CODECS:
-                found = "Its pictures are coded in a way that Pecia does not decode."
+                found = "Its codec is not supported."
                 raise MediaError(FailureCode.UNSUPPORTED_TYPE, found)
             if not (context.width and context.height):
                 raise MediaError(FailureCode.EMPTY, "The video has no frames.")
