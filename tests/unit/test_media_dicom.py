@@ -316,7 +316,7 @@ def test_limits_hold_before_a_frame_is_decoded(file: MakeFile) -> None:
             "compressed as MPEG2 Main Profile / Main Level, which is not decoded here: export it uncompressed",
         ),
         (secondary_capture(RAMP)[:-900], FailureCode.DAMAGED, "cannot be decoded"),
-        (secondary_capture(RAMP)[:140], FailureCode.DAMAGED, "does not say what it holds"),
+        (secondary_capture(RAMP)[:140], FailureCode.DAMAGED, "does not declare its content"),
         (
             secondary_capture(RAMP, compressed=[jpeg(RAMP)[:200]], syntax=uid.JPEGBaseline8Bit),
             FailureCode.DAMAGED,
@@ -364,5 +364,5 @@ except MediaError as error:
 """
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
-    said = "unsupported_type: The file is DICOM, which this fleet does not read: install pecia[dicom]"
+    said = "unsupported_type: The file is DICOM, which this fleet cannot read: install pecia[dicom]"
     assert told.startswith(said)

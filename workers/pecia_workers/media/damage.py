@@ -155,7 +155,7 @@ def is_fax_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
 
 
 def has_lost_rows(content: bytes, rows: int) -> bool:
-    """Return whether a Group 3 strip has fewer ends of lines than rows (ITU-T T.4, 4.1.2: 11 zeros or more, and a one)."""
+    """Return whether a Group 3 strip has fewer ends of lines than rows (ITU-T T.4, 4.1.2: 11 zeros, and a one)."""
     ones = np.flatnonzero(np.unpackbits(np.frombuffer(content, np.uint8)))
     return int((np.diff(ones, prepend=-1) >= _EOL_BITS).sum()) < _ENOUGH * rows
 
