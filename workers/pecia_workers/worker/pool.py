@@ -234,9 +234,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def on_stop(self) -> None:
         """Finish parts in flight within the drain timeout, requeue the rest.
 
-        In a cold shutdown Celery calls this from a signal handler: then `on_terminate`, which follows, does the work.
+        A cold shutdown calls this from the signal handler first, and marks the pool as terminated: what the signal
+        interrupted, or `on_terminate`, does the work.
         """
-        if _is_set(state.should_terminate):
+        if _is_set(state.should_terminate) and self._state != self.TERMINATE:
             return
         deadline = time.monotonic() + self._settings.drain_timeout.total_seconds()
         while self._jobs and not self._broken and not _is_set(state.should_terminate):
