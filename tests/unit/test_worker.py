@@ -214,7 +214,6 @@ class Pool:
             part=part,
             cost=1,
             deaths=0,
-            suspect=False,
             begun=lambda _about: None,
             callback=lambda _result: None,
             timeout_callback=lambda _soft, _limit: None,

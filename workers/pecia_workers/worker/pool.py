@@ -134,7 +134,6 @@ class EnginePool(BasePool):  # type: ignore[misc]
             part=UUID(headers["id"]),
             cost=headers["x-cost"],
             deaths=headers["x-deliveries"] - 1,
-            suspect=headers["x-suspect"],
             begun=accept_callback.__self__.begun,
             callback=callback,
             timeout_callback=timeout_callback,
@@ -145,7 +144,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         job.former = self._jobs.get(job.part)
         self._jobs[job.part] = job
         self._tokens += job.cost
-        self._suspects += job.suspect
+        self._suspects += job.deaths > 0
         self._arrived.append(job)
         accept_callback(os.getpid(), started)
         return job
@@ -195,7 +194,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def _finish(self, job: PartInFlight, ending: Ending) -> None:
         self._tokens -= job.cost
-        self._suspects -= job.suspect
+        self._suspects -= job.deaths > 0
         if self._jobs.get(job.part) is not job:
             return  # the part has come again, and belongs to the new delivery
         del self._jobs[job.part]

@@ -54,7 +54,7 @@ class PartInFlight:
     part: UUID
     cost: int
     deaths: int
-    suspect: bool
+    """Workers that died on it: after one, it may run beside no part on which none did."""
     begun: Callable[[Mapping[str, Any]], None]
     callback: Callable[[Any], None]
     timeout_callback: Callable[[bool, float], None]
