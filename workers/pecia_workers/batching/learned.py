@@ -134,8 +134,8 @@ class Headroom:
     overflows, and whatever the engine preempts it computes twice.
     """
 
-    def __init__(self, memory: float = 1.0) -> None:
-        self.memory = memory
+    def __init__(self) -> None:
+        self.memory = 1.0
         self.cache = 1.0
         self.engine_died = False
         """Whether the engine ended with several requests in it, perhaps for want of memory."""

@@ -2,7 +2,7 @@
 
 None of them has a clock or a lock: time is passed in, so that a simulator runs the very same objects. All of them keep
 to the room they are shown, by the most that all that runs will come to, but for one: a request larger
-than all of it runs alone, and its `Start` says so.
+than all of it runs alone.
 
 All that write write one token an iteration, so what they hold grows together and falls whenever one ends: it is largest
 just before an end. Source: the future required memory of LightLLM's scheduler (arXiv 2507.10150). The cache is given
@@ -14,7 +14,6 @@ count with what they will have at its end, from its start.
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
@@ -110,15 +109,6 @@ class PolicyName(StrEnum):
     STATIC = "static"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """A request that enters the engine now."""
-
-    item: Item
-    oversize: bool = False
-    """Whether it exceeds the capacity, and so runs alone."""
-
-
 _TOGETHER: Final = 4
 """Requests for which each batch has tokens, however little room there is."""
 
@@ -190,22 +180,12 @@ class Policy(ABC):
         self._running.pop(item_id, None)
 
     @abstractmethod
-    def start(self, now: float, capacity: Capacity) -> list[Start]:
+    def start(self, now: float, capacity: Capacity) -> list[Item]:
         """Return what enters at this moment; it counts as started."""
 
     def due(self, now: float) -> float | None:  # noqa: ARG002
         """Return in how many seconds `start` is to be asked again though nothing changes; None: never."""
         return None
-
-    def _starts(self, items: Iterable[Item], capacity: Capacity) -> list[Start]:
-        """Take requests that start from those that wait."""
-        starts = []
-        for item in items:
-            self._queue.take(item)
-            starts.append(
-                Start(item=item, oversize=capacity.tokens is not None and item.tokens > capacity.tokens)
-            )
-        return starts
 
 
 class ContinuousPolicy(Policy):
@@ -218,9 +198,9 @@ class ContinuousPolicy(Policy):
         self._held = False
         """Whether the next request waits until the engine has read more."""
 
-    def start(self, now: float, capacity: Capacity) -> list[Start]:
+    def start(self, now: float, capacity: Capacity) -> list[Item]:
         """Return the requests that fit, by lane and arrival; a request overtaken too often yields to none."""
-        starts: list[Start] = []
+        starts: list[Item] = []
         admission = Admission(self._running, capacity)
         self._held = False
         while len(self._running) < capacity.slots and (following := self._following(capacity)):
@@ -230,7 +210,8 @@ class ContinuousPolicy(Policy):
             if self._held or not admission.start(following):
                 break
             self._unread.begin(following, self._running, capacity, now)
-            starts += self._starts([following], capacity)
+            self._queue.take(following)
+            starts.append(following)
         return starts
 
     def due(self, now: float) -> float | None:  # noqa: ARG002
@@ -289,9 +270,9 @@ class BatchPolicy(Policy):
             batch.discard(item_id)
         self._batches = [batch for batch in self._batches if batch]
 
-    def start(self, now: float, capacity: Capacity) -> list[Start]:
+    def start(self, now: float, capacity: Capacity) -> list[Item]:
         """Return the batches that close now."""
-        starts: list[Start] = []
+        starts: list[Item] = []
         while (end := self._window_end()) is not None:
             tokens = self._limits.tokens_of(capacity, self._queue.mean_tokens)
             size = self._limits.size(tokens, self._queue.mean_tokens)
@@ -308,7 +289,9 @@ class BatchPolicy(Policy):
             if not batch:
                 break
             self._batches.append({item.id for item in batch})
-            starts += self._starts(batch, capacity)
+            for item in batch:
+                self._queue.take(item)
+            starts += batch
         return starts
 
     def due(self, now: float) -> float | None:
