@@ -201,7 +201,7 @@ class Pool:
         self.ended: list[tuple[PartInFlight, Ending]] = []
         self.failed = Event()
         self.runner = PartRunner(
-            cast("Runtime", self.runtime),
+            runtime=cast("Runtime", self.runtime),
             submitted=lambda: None,
             begun=lambda _job, _about: None,
             notify=lambda job, ending: self.ended.append((job, ending)),

@@ -22,7 +22,7 @@ from pecia_workers.media.images import to_rgb
 from pecia_workers.media.samples import WRITERS, sample_document
 from pecia_workers.protocol import base
 from pecia_workers.reading.page import instruction_for
-from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn
+from pecia_workers.simulation.requests import Mix, Request, drawn
 from pecia_workers.simulation.scenarios import at_share
 
 _LANGUAGE: Final = "en"
@@ -177,9 +177,7 @@ async def tune(
 
     async def read(together: int, pages: int) -> MeasuredRun:
         """Return a run of pages that are not like any before."""
-        requests = [
-            _request_of(page, next(numbers)) for page in drawn(all_at_once(pages), mix, next(numbers))
-        ]
+        requests = [_request_of(page, next(numbers)) for page in drawn([0.0] * pages, mix, next(numbers))]
         return await measured(engine, requests, together)
 
     async def bench(sequences: int) -> None:
