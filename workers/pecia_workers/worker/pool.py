@@ -64,7 +64,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._woken = False
         self._runtime = self.app.new_runtime()
         self._runner = PartRunner(
-            self._runtime,
+            runtime=self._runtime,
             submitted=self._wake_hub,
             begun=partial(self._note, self._begun),
             notify=partial(self._note, self._ended),
