@@ -106,8 +106,13 @@ class ScriptedRuntime:
 
 app.new_runtime = lambda: cast("Runtime", ScriptedRuntime(Path(os.environ["SCRIPTED_DIRECTORY"])))
 
+
+def interrupt(self: EnginePool) -> None:  # noqa: ARG001  a method
+    signal.raise_signal(signal.SIGINT)
+
+
 if os.environ.get("SCRIPTED_CLOSE") == "interrupted":
-    EnginePool.on_close = lambda _pool: signal.raise_signal(signal.SIGINT)
+    EnginePool.on_close = interrupt
 
 if __name__ == "__main__":
     app.worker_main([*worker_argv([Stage.READ], app.settings, name=ScriptedRuntime.name), *sys.argv[1:]])
