@@ -289,25 +289,20 @@ class Holder(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class WorkerHealth:
     """Of a worker with parts. It looks every few seconds, so that asking it costs nothing and never waits."""
 
-    def __init__(
-        self,
-        holder: Holder,
-        *,
-        backlog: Callable[[], int | None],
-        database_answers: Callable[[], bool],
-        hold_limit_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Take how much waits that this worker could do (None: Redis is away) and how long a part may be held."""
-        self._holder = holder
-        self._backlog = backlog
-        self._database_answers = database_answers
-        self._hold_limit_s = hold_limit_s
-        self._clock = clock
-        self._excused_at = clock()
+    holder: Holder
+    backlog: Callable[[], int | None]
+    """Returns how much waits that this worker could do; None: Redis is away."""
+    database_answers: Callable[[], bool]
+    hold_limit_s: float
+    """How long a part may be held."""
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._excused_at = self.clock()
         self._redis_answers = True
         self._stalled = False
 
@@ -317,15 +312,15 @@ class WorkerHealth:
 
     def live(self) -> Condition:
         """Return what the last look found."""
-        if not self._holder.is_open:
+        if not self.holder.is_open:
             return Condition(ok=True, reason="starting or stopping")
         if self._stalled:
             return Condition(ok=False, reason=f"stalled for {self._still():.0f} s")
-        return Condition(ok=True, reason="working" if self._holder.held else "idle")
+        return Condition(ok=True, reason="working" if self.holder.held else "idle")
 
     def ready(self) -> Condition:
         """Return whether the worker claims."""
-        if not self._holder.is_open:
+        if not self.holder.is_open:
             return Condition(ok=False, reason="starting or stopping")
         if not self._redis_answers:
             return Condition(ok=False, reason="Redis does not answer")
@@ -333,22 +328,22 @@ class WorkerHealth:
 
     def look(self) -> None:
         """Judge once."""
-        if not self._holder.is_open:
-            self._excused_at = self._clock()
+        if not self.holder.is_open:
+            self._excused_at = self.clock()
             return
-        waiting = self._backlog()
+        waiting = self.backlog()
         self._redis_answers = waiting is not None
-        nothing_to_do = waiting is None or not (waiting or self._holder.held)
-        if nothing_to_do or (self._is_overdue() and not self._database_answers()):
-            self._excused_at = self._clock()
+        nothing_to_do = waiting is None or not (waiting or self.holder.held)
+        if nothing_to_do or (self._is_overdue() and not self.database_answers()):
+            self._excused_at = self.clock()
         self._stalled = self._is_overdue()
 
     def _still(self) -> float:
-        return self._clock() - max(self._excused_at, self._holder.moved_at)
+        return self.clock() - max(self._excused_at, self.holder.moved_at)
 
     def _is_overdue(self) -> bool:
         """Return whether nothing moved for too long; one part alone may take all the time that parts have."""
-        return self._still() > _TIMEOUT_S + (self._hold_limit_s if self._holder.held else 0.0)
+        return self._still() > _TIMEOUT_S + (self.hold_limit_s if self.holder.held else 0.0)
 
     def _keep_looking(self) -> None:
         while True:

@@ -161,8 +161,8 @@ class Claim:
     """What one call brought, in the order of service."""
 
     parts: tuple[PartMessage, ...] = ()
-    """One on which workers died came out of quarantine: nothing else may run beside it. A writer to Redis can say
-    anything of a trace: it makes a link, no more."""
+    """Those with deaths come from quarantine: only other suspects may run beside them. Anyone who can write to Redis can
+    set a trace context, so it is used only as a link."""
     more: bool = False
     """Whether another call may bring more at once."""
 
