@@ -161,8 +161,8 @@ class Claim:
     """What one call brought, in the order of service."""
 
     parts: tuple[PartMessage, ...] = ()
-    """Those with deaths come from quarantine: only other suspects may run beside them. Anyone who can write to Redis can
-    set a trace context, so it is used only as a link."""
+    """Those with deaths come from quarantine: only other suspects may run beside them. Anyone who can write to Redis
+    can set a trace context, so it is used only as a link."""
     more: bool = False
     """Whether another call may bring more at once."""
 
