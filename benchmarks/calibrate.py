@@ -30,7 +30,7 @@ from pecia.evaluation.metrics import words
 from pecia.evaluation.numbers import values
 from pecia.evaluation.truth import exhibits
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
-from pecia_workers.engines.cpu import rapidocr
+from pecia_workers.engines.cpu import networks, rapidocr
 from pecia_workers.layout import alike
 from pecia_workers.layout.alike import MODELS, Calibration, Logistic, calibration
 from pecia_workers.layout.characters import Character, text_of_characters
@@ -323,7 +323,7 @@ def main() -> None:
     )
     parser.add_argument("--write", type=Path, default=_TARGET)
     asked = parser.parse_args()
-    rapidocr.load_model()
+    networks.load_model()
     read = [recorded(*page) for page in pages(asked.pages and Path(asked.pages), asked.drawn)]
     report(read, asked.flagged, asked.write)
 

@@ -27,7 +27,7 @@ from pecia_schemas.rendering import markdown_of
 from pecia_schemas.results import Page, Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Prefer
-from pecia_workers.engines.cpu import rapidocr
+from pecia_workers.engines.cpu import networks, rapidocr
 from pecia_workers.media.decoding import load_page
 from pecia_workers.media.pages import Limits, MediaError, Plan
 from pecia_workers.reading.markup import blocks_of
@@ -60,10 +60,10 @@ def main() -> None:
     made.add_argument("--pages", type=int, default=2, help="of each drawn kind")
     made.add_argument("--pdf", type=Path, nargs="*", default=[], help="documents with a text layer")
     arguments = made.parse_args()
-    rapidocr.load_witness()
+    networks.load_witness()
     stages = Stages(float)
     for careful in (True, False):
-        model = rapidocr._networks(careful=careful).model
+        model = networks.networks(careful=careful).model
         for part, stage in ((model.text_det, "detection"), (model.text_rec, "recognition")):
             part.session = _timed(part.session, stages, stage)
     found: dict[str, list[Stages]] = {"CPU engine": [], "witness of a true text": [], "of a wrong one": []}

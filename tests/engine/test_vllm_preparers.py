@@ -120,12 +120,12 @@ def test_a_preparer_that_is_killed_at_work_costs_no_page(asking: Asking) -> None
 def test_what_is_prepared_and_given_up_is_freed(asking: Asking) -> None:
     runner, engine = asking
     ready = runner.run(engine.fit(asked(1)))
-    held = engine._preparation.ready_bytes
+    held = engine._preparation._ready.total()
     with ready.prepared:
         assert isinstance(ready.prepared, Prepared)
-    assert held > engine._preparation.ready_bytes == 0
+    assert held > engine._preparation._ready.total() == 0
     assert runner.run(engine.generate(ready)).usage.output, "it can still be read"
-    assert engine._preparation.ready_bytes == 0
+    assert engine._preparation._ready.total() == 0
 
 
 def test_an_answer_is_never_another_pages(asking: Asking) -> None:

@@ -63,8 +63,8 @@ def test_a_keeper_tells_what_is_held_and_when_it_moved(keeper: Keeper, redis: Re
     assert value("pecia_claim_token_fill_ratio_sum") - filled == pytest.approx(0.8)
     assert value("pecia_parts_held") == 4
 
-    keeper.finish(claim.parts[0].part)
-    keeper.requeue(claim.parts[1].part)
+    keeper.finish(str(claim.parts[0].part))
+    keeper.requeue(str(claim.parts[1].part))
     assert keeper.held == 2
     assert keeper.moved_at > claimed_at
     assert value("pecia_parts_held") == 2

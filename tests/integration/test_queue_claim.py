@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from pecia_schemas.messages import publish, queue_name, wakeup_key
+from pecia_schemas.messages import PartMessage, publish, queue_name, wakeup_key
 from pecia_schemas.states import Lane, Stage
-from pecia_workers.queue.lists import CREDIT, DEAD, SERVED, Claim, Claimed, LaneRules
+from pecia_workers.queue.lists import CREDIT, DEAD, SERVED, Claim, LaneRules
 from tests.shared.queueing import EVERY_LIST, claim, messages
 
 
 def parts(claimed: Claim) -> list[UUID]:
-    return [UUID(one.part) for one in claimed.parts]
+    return [one.part for one in claimed.parts]
 
 
 def test_lanes_are_served_strictly_and_each_in_its_order(redis: Redis) -> None:
@@ -113,14 +113,14 @@ def test_budget_holds_lists_stay_in_order_and_nothing_is_lost(
     redis.flushall()
     published = [*chain(*(messages(lane=lane, cost=cost, stage=stage) for lane, stage, cost in sent))]
     publish(redis, published)
-    held: dict[str, int] = {}
+    held: dict[UUID, int] = {}
     served: list[tuple[str, UUID]] = []
     while held or len(served) < len(published):
         free = budget - sum(held.values())
         if len(held) < slots and free > 0:
             taken = claim(redis, slots=slots - len(held), tokens=free, idle=not held).parts
             held |= {one.part: one.cost for one in taken}
-            served += [(one.queue, UUID(one.part)) for one in taken]
+            served += [(one.queue, one.part) for one in taken]
         assert len(held) <= slots
         assert sum(held.values()) <= budget or len(held) == 1
         done = data.draw(st.sampled_from(list(held)))  # in the order of claim: ids are other ones each time
@@ -143,7 +143,7 @@ def rules(*, normal: float = 0.0, bulk: float = 0.0, patience: float = 0.0) -> L
     return LaneRules(shares={Lane.NORMAL: normal, Lane.BULK: bulk}, patience=timedelta(seconds=patience))
 
 
-def claimed(redis: Redis, rules: LaneRules, slots: int = 1, tokens: int | None = None) -> list[Claimed]:
+def claimed(redis: Redis, rules: LaneRules, slots: int = 1, tokens: int | None = None) -> list[PartMessage]:
     return list(claim(redis, rules=rules, slots=slots, tokens=tokens).parts)
 
 

@@ -1,6 +1,6 @@
 """What a claim takes is delivered once, whatever breaks off; what goes back comes again first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 from uuid import UUID
@@ -17,7 +17,7 @@ from redis.exceptions import OutOfMemoryError
 from pecia_schemas.messages import PartMessage, publish, wakeup_key
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue import transport
-from pecia_workers.queue.lists import Claimed, celery_settings, claimed_name, connect, count_waiting
+from pecia_workers.queue.lists import celery_settings, claimed_name, connect, count_waiting
 from pecia_workers.queue.transport import Capacity, Keeper
 from tests.shared import queueing
 from tests.shared.fixture_types import Eventually, Make
@@ -39,12 +39,12 @@ def send_new(redis: Redis, number: int = 1) -> list[str]:
     return [str(one.part) for one in sent]
 
 
-def claim(redis: Redis, worker: str, *, slots: int = 100) -> list[Claimed]:
+def claim(redis: Redis, worker: str, *, slots: int = 100) -> list[PartMessage]:
     return list(queueing.claim(redis, [QUEUE], worker=worker, slots=slots).parts)
 
 
-def ids(parts: list[Claimed]) -> list[str]:
-    return [claimed.part for claimed in parts]
+def ids(parts: Iterable[PartMessage]) -> list[str]:
+    return [str(claimed.part) for claimed in parts]
 
 
 def waiting(redis: Redis) -> int:
@@ -65,7 +65,7 @@ def open_keeper(redis: Redis) -> Keeper:
 
 
 def claimed(keeper: Keeper) -> list[str]:
-    return [one.part for one in keeper.claim([QUEUE]).parts]
+    return ids(keeper.claim([QUEUE]).parts)
 
 
 @contextmanager
@@ -174,7 +174,7 @@ class Worker:
 
     def claim(self) -> bool:
         claim = self.keeper.claim([QUEUE])
-        new = [one.part for one in claim.parts]
+        new = ids(claim.parts)
         if not self.lost_put_backs:
             assert len({*new, *self._held}) == len(new) + len(self._held), "a part was delivered that is held"
         self.owed.difference_update(new)

@@ -1,6 +1,7 @@
 """Quarantine: parts on which a worker died run apart from all others, and what kills its worker again runs alone."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,6 @@ from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import (
     SERVED,
-    Claimed,
     LaneRules,
     claimed_name,
     drainers_name,
@@ -28,39 +28,26 @@ LISTS = [f"read.{lane}" for lane in Lane]
 MAX_DEATHS = 3
 
 
-def send(redis: Redis, count: int = 1, **about: Any) -> list[str]:
+def send(redis: Redis, count: int = 1, **about: Any) -> list[UUID]:
     sent = messages(count, **about)
     publish(redis, sent)
-    return [str(one.part) for one in sent]
+    return [one.part for one in sent]
 
 
-def claim(redis: Redis, worker: str, **more: Any) -> list[Claimed]:
+def claim(redis: Redis, worker: str, **more: Any) -> list[PartMessage]:
     return list(queueing.claim(redis, LISTS, worker=worker, **more).parts)
 
 
-def ids(claimed: list[Claimed]) -> list[str]:
+def ids(claimed: list[PartMessage]) -> list[UUID]:
     return [one.part for one in claimed]
 
 
-def reap(redis: Redis, held: list[Claimed]) -> None:
+def reap(redis: Redis, held: list[PartMessage]) -> None:
     """Do what judge and relay do when a worker died on all that it held."""
-    publish(
-        redis,
-        [
-            PartMessage(
-                part=(part := UUID(one.part)),
-                stage=one.stage,
-                lane=one.lane,
-                cost=one.cost,
-                flow=part,
-                deaths=one.deaths + 1,
-            )
-            for one in held
-        ],
-    )
+    publish(redis, [replace(one, deaths=one.deaths + 1) for one in held])
 
 
-def send_suspects(redis: Redis, count: int = 1, *, lane: Lane = Lane.NORMAL) -> list[str]:
+def send_suspects(redis: Redis, count: int = 1, *, lane: Lane = Lane.NORMAL) -> list[UUID]:
     return send(redis, count, lane=lane, deaths=1)
 
 
@@ -69,7 +56,7 @@ def test_the_parts_of_a_dead_worker_run_together_and_with_nothing_else(redis: Re
     others = send(redis, 2)
     claimed = claim(redis, "one")
     assert ids(claimed) == suspects
-    assert all(one.suspect and one.deaths == 1 and one.lane is Lane.NORMAL for one in claimed)
+    assert all(one.deaths == 1 and one.lane is Lane.NORMAL for one in claimed)
     assert ids(claim(redis, "another")) == others
 
 
@@ -160,7 +147,7 @@ def test_a_suspect_that_goes_back_stays_what_it_is(redis: Redis) -> None:
     suspects = send_suspects(redis, 2)
     put_back(redis, claim(redis, "leaving"))
     claimed = claim(redis, "next")
-    assert [(one.part, one.deaths, one.suspect) for one in claimed] == [(part, 1, True) for part in suspects]
+    assert [(one.part, one.deaths) for one in claimed] == [(part, 1) for part in suspects]
 
 
 def test_suspects_are_not_shut_out_by_urgent_parts_for_ever(redis: Redis) -> None:
@@ -184,12 +171,12 @@ def test_urgent_suspects_wait_for_no_other_urgent_part(redis: Redis) -> None:
 def test_a_suspect_comes_out_under_its_own_lane(redis: Redis) -> None:
     parts = send(redis, lane=Lane.BULK, deaths=1) + send(redis, lane=Lane.URGENT, deaths=1)
     claimed = claim(redis, "one")
-    assert [(one.part, one.queue) for one in claimed] == [(parts[0], "read.bulk"), (parts[1], "read.urgent")]
+    assert [(one.part, one.lane) for one in claimed] == [(parts[0], Lane.BULK), (parts[1], Lane.URGENT)]
 
 
 def test_an_empty_quarantine_leaves_nothing_in_redis(redis: Redis) -> None:
     parts = send_suspects(redis, 2)
-    assert held_parts(redis) == set(parts)
+    assert held_parts(redis) == set(map(str, parts))
     claim(redis, "busy", idle=False)
     claim(redis, "one")
     claim(redis, "busy", idle=False)
@@ -204,25 +191,25 @@ def test_a_poison_costs_one_shared_worker_and_no_neighbour_fails_for_it(
     redis.flushall()
     parts = send(redis, count)
     poison = set(parts[:poisons])
-    deaths: Counter[str] = Counter()
-    over: set[str] = set()
-    shared_deaths: Counter[str] = Counter()
-    alone_deaths: Counter[str] = Counter()
+    deaths: Counter[UUID] = Counter()
+    over: set[UUID] = set()
+    shared_deaths: Counter[UUID] = Counter()
+    alone_deaths: Counter[UUID] = Counter()
     names = {number: f"worker{number}" for number in range(workers)}
-    holds: dict[int, list[Claimed]] = {number: [] for number in names}
+    holds: dict[int, list[PartMessage]] = {number: [] for number in names}
     while len(over) < count:
         number = data.draw(st.sampled_from(sorted(names)))
         worker, held = names[number], holds[number]
-        if not any(one.suspect for one in held):
+        if not any(one.deaths for one in held):
             slots = data.draw(st.integers(1, 20))
             held += claim(redis, worker, idle=not held, slots=slots)
-        assert len({one.suspect for one in held}) <= 1
+        assert len({one.deaths > 0 for one in held}) <= 1
         given_up = [one.part for one in held if deaths[one.part] >= MAX_DEATHS]
         killers = [one for one in held if one.part in poison and one.part not in given_up]
         if killers:
             for one in held:
                 deaths[one.part] += 1
-            shared_deaths.update(one.part for one in killers if not one.suspect)
+            shared_deaths.update(one.part for one in killers if not one.deaths)
             alone_deaths.update(one.part for one in killers if len(held) == 1)
             reap(redis, held)
             names[number] += "'"

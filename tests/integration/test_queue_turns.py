@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from pecia_schemas.messages import BEHIND_TURNS, TURN, publish, rest_name, standing_name
-from pecia_workers.queue.lists import Claimed, claimed_name, count_waiting, held_parts, mend_turns
+from pecia_schemas.messages import BEHIND_TURNS, TURN, PartMessage, publish, rest_name, standing_name
+from pecia_workers.queue.lists import claimed_name, count_waiting, held_parts, mend_turns
 from tests.shared.queueing import claim, messages, put_back
 
 QUEUE = "read.normal"
 FLOWS = [uuid4() for _ in range(4)]
 
 
-def ids(parts: Iterable[Claimed]) -> list[UUID]:
-    return [UUID(claimed.part) for claimed in parts]
+def ids(parts: Iterable[PartMessage]) -> list[UUID]:
+    return [claimed.part for claimed in parts]
 
 
 def claimed(redis: Redis, slots: int) -> list[UUID]:
@@ -80,7 +80,7 @@ def test_nothing_is_lost_or_repeated_and_flows_keep_order(redis: Redis, steps: l
     redis.flushall()
     sent: dict[UUID, list[UUID]] = defaultdict(list)
     done: list[UUID] = []
-    held: list[Claimed] = []
+    held: list[PartMessage] = []
     for what, *numbers in steps:
         match what:
             case "publish":

@@ -9,7 +9,7 @@ from redis import Redis
 
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.states import Lane, Stage
-from pecia_workers.queue.lists import QUEUES, Claim, Claimed, LaneRules, Lists
+from pecia_workers.queue.lists import QUEUES, Claim, LaneRules, Lists
 
 EVERY_LIST = tuple(QUEUES)
 _NUMBERS = count(1)
@@ -38,6 +38,6 @@ def claim(
     return Lists(redis, rules).claim(queues, worker=worker, number=number, slots=slots, idle=idle, **more)
 
 
-def put_back(redis: Redis, parts: Sequence[Claimed]) -> None:
+def put_back(redis: Redis, parts: Sequence[PartMessage]) -> None:
     """Have a worker put parts back to the heads of their lists."""
     Lists(redis).put_back(parts)

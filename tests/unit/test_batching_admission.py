@@ -7,7 +7,7 @@ from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.admission import LOOK_AGAIN_S, Capacity, Item
 from pecia_workers.batching.learned import LearnedLengths
-from pecia_workers.batching.policies import MOST_OVERTAKEN, ContinuousPolicy, Start
+from pecia_workers.batching.policies import MOST_OVERTAKEN, ContinuousPolicy
 from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.simulation.requests import Request
 from pecia_workers.simulation.scenarios import Figures, figures
@@ -25,8 +25,8 @@ def offered(policy: ContinuousPolicy, count: int, lane: Lane = Lane.BULK) -> Non
         policy.offer(item(f"{lane}{number}", lane))
 
 
-def names(starts: list[Start]) -> list[str]:
-    return [start.item.id for start in starts]
+def names(starts: list[Item]) -> list[str]:
+    return [start.id for start in starts]
 
 
 def test_two_steps_of_prompts_wait_inside_and_the_rest_follows_as_they_are_read() -> None:

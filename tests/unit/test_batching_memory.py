@@ -1,7 +1,8 @@
 """An engine that runs out of memory: the work is done all the same, by fewer requests at a time."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,14 @@ from pecia_workers.batching.admission import Capacity
 from pecia_workers.batching.batcher import Batcher
 from pecia_workers.batching.learned import Headroom, LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
-from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel, SimulatedEngine
+from pecia_workers.engines.simulated import (
+    BLOCK_TOKENS,
+    Iteration,
+    IterationModel,
+    IterationScheduler,
+    SimulatedEngine,
+)
+from pecia_workers.engines.simulated import Sequence as EngineSequence
 from pecia_workers.protocol.base import Budget, EngineOverloadedError, EngineRequest, Generation, Load
 from tests.shared.limits import WAIT_S
 from tests.shared.samples import engine_request
@@ -27,13 +35,41 @@ def largest(requests: Sequence[EngineRequest]) -> int:
     return max(request.prompt_tokens for request in requests) + OUTPUT
 
 
+class Overflowing(IterationScheduler):
+    """Nothing that runs survives an iteration that is larger than the memory."""
+
+    def __init__(
+        self, model: IterationModel, memory_tokens: int, run_out: Callable[[EngineSequence], None]
+    ) -> None:
+        super().__init__(model)
+        self._memory_tokens = memory_tokens
+        self._run_out = run_out
+
+    def step(self) -> Iteration:
+        iteration = super().step()
+        held = [one.computed for one in self.running]
+        held += [one.prompt + one.output for one in iteration.finished]
+        if sum(held) <= self._memory_tokens:
+            return iteration
+        for sequence in (*self.running, *iteration.finished):
+            self.remove(sequence)
+            self._run_out(sequence)
+        return replace(iteration, started=(), finished=())
+
+
 class Counted(SimulatedEngine):
-    """The simulated engine, which counts the tries and how many of them found no memory."""
+    """The simulated engine with memory for so many tokens, which counts the tries and how many of them found none."""
 
     def __init__(self, memory_tokens: int) -> None:
-        model = IterationModel(kv_blocks=200_000 // BLOCK_TOKENS, memory_tokens=memory_tokens)
-        super().__init__(model, FixedLength(OUTPUT), VirtualClock())
+        super().__init__(
+            IterationModel(kv_blocks=200_000 // BLOCK_TOKENS), FixedLength(OUTPUT), VirtualClock()
+        )
+        self._scheduler = Overflowing(self._scheduler.model, memory_tokens, self.run_out)
         self.tries = self.overloaded = 0
+
+    def run_out(self, sequence: EngineSequence) -> None:
+        if (running := self._running.get(sequence)) and not running.ended.done():
+            running.ended.set_exception(EngineOverloadedError("The engine ran out of memory."))
 
     async def generate(self, request: EngineRequest) -> Generation:
         self.tries += 1

@@ -15,7 +15,6 @@ from pecia_workers.batching.policies import (
     BatchLimits,
     Policy,
     PolicyName,
-    Start,
     Waiting,
     policy_named,
 )
@@ -29,8 +28,8 @@ def item(name: str, tokens: int = 10, rank: int = 1, arrived: float = 0.0, *, ou
     return Item(id=name, prompt=tokens - output, output=output, rank=rank, arrived=arrived)
 
 
-def names(starts: list[Start]) -> list[str]:
-    return [start.item.id for start in starts]
+def names(starts: list[Item]) -> list[str]:
+    return [start.id for start in starts]
 
 
 def offered(name: PolicyName, *items: Item) -> Policy:
@@ -311,19 +310,16 @@ class Admission(RuleBasedStateMachine):
 
     def start(self) -> None:
         for start in self.policy.start(self.now, self.capacity):
-            assert start.item == self.waiting.pop(start.item.id), "started twice, or never offered"
-            self.running[start.item.id] = start.item
+            assert start == self.waiting.pop(start.id), "started twice, or never offered"
+            self.running[start.id] = start
             self.keep_to_the_room(start)
 
-    def keep_to_the_room(self, start: Start) -> None:
+    def keep_to_the_room(self, start: Item) -> None:
         tokens = held_at_most(list(self.running.values()), self.capacity.written, self.capacity.layers)
         assert len(self.running) <= self.capacity.slots
         if self.capacity.tokens is not None and tokens > self.capacity.tokens:
-            assert start.oversize or self.capacity.layers.windows
+            assert start.tokens > self.capacity.tokens or self.capacity.layers.windows
             assert len(self.running) == 1
-        assert start.oversize == (
-            self.capacity.tokens is not None and start.item.tokens > self.capacity.tokens
-        )
 
     @invariant()
     def all_that_waits_is_known(self) -> None:
@@ -365,11 +361,11 @@ class WindowedAdmission(ContinuousAdmission):
 class SteppedAdmission(ContinuousAdmission):
     capacity = replace(ROOM, step_tokens=30)
 
-    def keep_to_the_room(self, start: Start) -> None:
+    def keep_to_the_room(self, start: Item) -> None:
         super().keep_to_the_room(start)
-        ahead = [each for each in self.running.values() if each.rank <= start.item.rank]
+        ahead = [each for each in self.running.values() if each.rank <= start.rank]
         unread = sum(each.prompt for each in ahead if not self.capacity.written.get(each.id))
-        assert unread - start.item.prompt < 2 * 30
+        assert unread - start.prompt < 2 * 30
 
 
 class StaticAdmission(OrderedAdmission):

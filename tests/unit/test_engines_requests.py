@@ -151,7 +151,7 @@ async def test_pages_that_are_ready_leave_no_more_than_their_budget_but_an_urgen
 
     urgent = await desk.prepared(page("urgent", 0))
     assert desk.rendered == ["0", "1", "urgent"]
-    assert desk.preparation.ready_bytes == 3 * PAGE_BYTES
+    assert desk.preparation._ready.total() == 3 * PAGE_BYTES
 
     for ready in (urgent, bulk[0].result()):
         with prompt_of(ready):
@@ -170,7 +170,7 @@ async def test_a_page_that_is_admitted_waits_for_no_bytes() -> None:
     again = await desk.preparation.prepare(page("again", 2), WIDE, admitted=True)
     assert prompt_of(ready).take()
     assert prompt_of(again).take()
-    assert desk.preparation.ready_bytes == 0
+    assert desk.preparation._ready.total() == 0
 
 
 async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place_and_a_prompt_is_taken_once() -> (
@@ -185,7 +185,7 @@ async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place_
     first, last = prompt_of(await tasks[3]), prompt_of(await tasks[2])
     assert first.tokens == WORDS + 100
     assert (first.take() is None, first.take() is None, last.take() is None) == (False, True, False)
-    assert (desk.rendered, desk.preparation.ready_bytes) == (["0", "urgent", "2"], 0)
+    assert (desk.rendered, desk.preparation._ready.total()) == (["0", "urgent", "2"], 0)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ async def test_a_page_that_nothing_could_be_seen_of_is_refused_and_the_next_goes
     with pytest.raises(EngineRefusedError, match="beside the text"):
         await desk.prepared(page(), RequestLimits(context=context, item=10_000))
     assert prompt_of(await desk.prepared(page("next"))).take()
-    assert desk.preparation.ready_bytes == 0
+    assert desk.preparation._ready.total() == 0
 
 
 def test_the_settings_say_how_many_there_are_or_else_the_cores() -> None:

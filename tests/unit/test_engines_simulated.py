@@ -13,12 +13,12 @@ from pecia_schemas.results import Verdict
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.simulated import (
     BLOCK_TOKENS,
-    DrawnLengths,
     Iteration,
     IterationModel,
     IterationScheduler,
     Sequence,
     SimulatedEngine,
+    drawn_length,
 )
 from pecia_workers.protocol.base import EngineError, EngineRequest
 from tests.shared.samples import engine_request
@@ -212,6 +212,6 @@ async def test_a_page_that_never_fits_is_an_error_of_its_own() -> None:
     ],
 )
 def test_drawn_lengths_follow_the_medical_workload(kind: str, mean: float, most: int) -> None:
-    drawn = [DrawnLengths(seed=7)(str(n), kind) for n in range(5000)]
+    drawn = [drawn_length(str(n), kind, seed=7) for n in range(5000)]
     assert statistics.fmean(drawn) == pytest.approx(mean, rel=0.05)
     assert 1 <= min(drawn) <= max(drawn) <= most

@@ -14,7 +14,7 @@ from pecia_workers.engines.plan import EnginePlan, plan_engine
 from pecia_workers.engines.profiles import profile_file, profile_named
 from pecia_workers.engines.speed import KNEE, PageLoad, Speed, knee, pace, stored_as
 from pecia_workers.simulation.capacity import planned_model
-from pecia_workers.simulation.requests import Request, all_at_once
+from pecia_workers.simulation.requests import Request
 from pecia_workers.simulation.scenarios import simulated
 
 AWQ = "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"
@@ -29,7 +29,7 @@ def plan(gpu: str, **settings: Any) -> EnginePlan:
 def pages(count: int) -> list[Request]:
     return [
         Request(id=str(number), arrived=at, workload=DocumentType.MIXED, prompt=2_879, output=400)
-        for number, at in enumerate(all_at_once(count))
+        for number, at in enumerate([0.0] * count)
     ]
 
 

@@ -17,7 +17,6 @@ from pecia_workers.simulation.requests import (
     Mix,
     Request,
     TraceError,
-    all_at_once,
     bursts,
     drawn,
     poisson,
@@ -39,7 +38,6 @@ def test_random_arrivals_have_their_rate_and_a_spread_of_their_own() -> None:
 
 def test_bursts_arrive_together_and_keep_the_rate() -> None:
     assert bursts(5, rate=2.0, size=2) == [0, 0, 1, 1, 2]
-    assert all_at_once(3) == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +146,7 @@ def test_all_that_arrives_is_served_once_not_before_and_within_the_budget(
     "types", [{DocumentType.MIXED: 1}, {DocumentType.PRESCRIPTION: 3, DocumentType.CHART: 1}]
 )
 def test_the_cache_is_full_and_hardly_overflows(types: dict[DocumentType, float]) -> None:
-    of = drawn(all_at_once(300), Mix(types=types), 1)
+    of = drawn([0.0] * 300, Mix(types=types), 1)
     model = IterationModel(max_num_seqs=256, kv_blocks=65_536 // BLOCK_TOKENS)
     alone = IterationMachine(model)
     alone.enter(of, 0.0)
@@ -178,9 +176,7 @@ def test_the_same_seed_draws_the_same_and_another_another() -> None:
 
 def test_urgent_pages_wait_less_than_bulk_ones() -> None:
     mix = Mix(lanes={Lane.URGENT: 1, Lane.BULK: 9})
-    found = simulated(
-        PolicyName.CONTINUOUS, drawn(all_at_once(200), mix, 1), IterationModel(), ahead=16
-    ).figures
+    found = simulated(PolicyName.CONTINUOUS, drawn([0.0] * 200, mix, 1), IterationModel(), ahead=16).figures
     assert found.lanes[Lane.URGENT].mean < found.lanes[Lane.BULK].mean / 2
 
 

@@ -12,7 +12,7 @@ from pecia_workers.engines.profiles import profile_named
 from pecia_workers.engines.simulated import IterationModel, SimulatedEngine
 from pecia_workers.engines.speed import knee
 from pecia_workers.protocol.base import EngineRequest, Generation
-from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn
+from pecia_workers.simulation.requests import Mix, Request, drawn
 from pecia_workers.simulation.scenarios import simulated
 from pecia_workers.simulation.tuning import (
     MeasuredRun,
@@ -54,8 +54,8 @@ def seen(of: list[Request], model: IterationModel) -> MeasuredRun:
 )
 def test_the_speed_that_is_fitted_is_the_engines(base: float, prefill: float, each: float) -> None:
     model = IterationModel(base_s=base, prefill_token_s=prefill, decode_sequence_s=each)
-    alone = seen(drawn(all_at_once(1), Mix(), 1), model)
-    found = fitted_speed(alone, [seen(drawn(all_at_once(90), Mix(), number), model) for number in (2, 3)])
+    alone = seen(drawn([0.0], Mix(), 1), model)
+    found = fitted_speed(alone, [seen(drawn([0.0] * 90, Mix(), number), model) for number in (2, 3)])
     assert found is not None
     assert found.base_s == pytest.approx(base, rel=0.1)
     assert found.prefill_token_s == pytest.approx(prefill, rel=0.1)

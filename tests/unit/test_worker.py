@@ -201,7 +201,7 @@ class Pool:
         self.ended: list[tuple[PartInFlight, Ending]] = []
         self.failed = Event()
         self.runner = PartRunner(
-            cast("Runtime", self.runtime),
+            runtime=cast("Runtime", self.runtime),
             submitted=lambda: None,
             begun=lambda _job, _about: None,
             notify=lambda job, ending: self.ended.append((job, ending)),
@@ -214,7 +214,6 @@ class Pool:
             part=part,
             cost=1,
             deaths=0,
-            suspect=False,
             begun=lambda _about: None,
             callback=lambda _result: None,
             timeout_callback=lambda _soft, _limit: None,

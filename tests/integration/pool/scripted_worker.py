@@ -17,6 +17,7 @@ from pecia_schemas.states import Stage
 from pecia_workers.app import app, worker_argv
 from pecia_workers.protocol.attempts import PartCancelledError, PartFailedError, RuntimeLostError
 from pecia_workers.protocol.base import Budget
+from pecia_workers.worker.pool import EnginePool
 
 if TYPE_CHECKING:
     from pecia_workers.worker.runtime import Runtime
@@ -104,6 +105,14 @@ class ScriptedRuntime:
 
 
 app.new_runtime = lambda: cast("Runtime", ScriptedRuntime(Path(os.environ["SCRIPTED_DIRECTORY"])))
+
+
+def interrupt(self: EnginePool) -> None:  # noqa: ARG001  a method
+    signal.raise_signal(signal.SIGINT)
+
+
+if os.environ.get("SCRIPTED_CLOSE") == "interrupted":
+    EnginePool.on_close = interrupt
 
 if __name__ == "__main__":
     app.worker_main([*worker_argv([Stage.READ], app.settings, name=ScriptedRuntime.name), *sys.argv[1:]])

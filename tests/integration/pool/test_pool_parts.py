@@ -200,6 +200,17 @@ def test_a_second_interrupt_gives_back_at_once(fleet: Any) -> None:
     assert fleet.left == ["read.normal"]
 
 
+def test_a_second_interrupt_gives_back_though_the_pool_has_not_begun_to_stop(fleet: Any) -> None:
+    worker = fleet.start(PECIA_DRAIN_TIMEOUT="PT10M", SCRIPTED_CLOSE="interrupted")
+    (part,) = fleet.hold()
+
+    worker.send_signal(signal.SIGINT)
+
+    worker.wait(WAIT_S)
+    assert fleet.story(part) == ["run", "cancelled", "given back"]
+    assert fleet.left == ["read.normal"]
+
+
 def test_a_runtime_that_is_lost_while_nothing_runs_ends_the_worker(fleet: Any) -> None:
     worker = fleet.start()
     (fleet.directory / "lost").touch()

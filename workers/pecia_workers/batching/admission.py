@@ -51,6 +51,10 @@ class Capacity(Budget):
     written: Mapping[str, int] = field(default_factory=dict)
     """Tokens that each request has written; a missing request counts as 0."""
 
+    def is_exceeded_by(self, item: Item) -> bool:
+        """Return whether a request is larger than all of it, and so runs alone."""
+        return self.tokens is not None and item.tokens > self.tokens
+
 
 Growth = tuple[int, int]
 """Growth of one request: remaining output tokens, and tokens held, including unused space in its blocks."""

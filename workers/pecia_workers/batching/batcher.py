@@ -5,6 +5,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
 from uuid import UUID
 
@@ -40,20 +41,16 @@ class Batcher:
         headroom: Headroom | None = None,
     ) -> None:
         self._engine = engine
+        self.capabilities = engine.capabilities
         self._policy = policy
         self._lengths = lengths
         self._priced = priced
         self._headroom = headroom or Headroom()
-        self._entering: dict[str, asyncio.Future[bool]] = {}
+        self._entering: dict[str, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.packing = Packing()
         self.died_on: frozenset[UUID] | None = None
         """Parts that were in the engine when it was found dead; None while it lives."""
-
-    @property
-    def capabilities(self) -> base.Capabilities:
-        """What the engine can do."""
-        return self._engine.capabilities
 
     @property
     def memory(self) -> float:
@@ -115,9 +112,7 @@ class Batcher:
         try:
             self._admit()
             with waiting():
-                oversize = await entering
-            if oversize:
-                log.warning("larger_than_the_budget", request=request.id, tokens=tokens)
+                await entering
             self._headroom.enter(request.id, tokens, request.part)
             yield
         finally:
@@ -136,11 +131,14 @@ class Batcher:
                 if not entering.done():
                     entering.set_exception(base.EngineDeadError(str(error)))
             return
-        starts = self._policy.start(now, self._headroom.capacity(self._engine.budget, load, now))
-        for start in starts:
-            entering = self._entering.pop(start.item.id)
+        capacity = self._headroom.capacity(self._engine.budget, load, now)
+        starts = self._policy.start(now, capacity)
+        for item in starts:
+            if capacity.is_exceeded_by(item):
+                log.warning("larger_than_the_budget", request=item.id, tokens=item.tokens)
+            entering = self._entering.pop(item.id)
             if not entering.done():  # given up a moment ago, its task has not heard of it yet
-                entering.set_result(start.oversize)
+                entering.set_result(None)
         slots = self._policy.running / self._engine.budget.slots
         used = slots if load.kv_used is None else load.kv_used
         self.packing.look(used, now, waiting=self._policy.waiting)
@@ -223,9 +221,9 @@ class Meter:
     def __init__(self) -> None:
         self._readings: dict[UUID, _Reading] = {}
 
-    def on(self, generator: base.Generator) -> base.Generator:
-        """Return the same generator, metered."""
-        return _Metered(generator, self._readings)
+    def on(self, generator: base.Generator, *, traced: bool = False) -> base.Generator:
+        """Return the same generator, metered; `traced`: each of its requests is a span, as a batcher's are already."""
+        return _Metered(generator, self._readings, traced=traced)
 
     def spent(self, part: UUID, queued_s: float) -> Spent | None:
         """Return the tokens and seconds of this attempt, less the time it waited; None if no engine was called.
@@ -259,21 +257,18 @@ def _without_waiting(timings: Timings, waited: float) -> Timings:
 
 
 class _Metered:
-    def __init__(self, generator: base.Generator, readings: dict[UUID, _Reading]) -> None:
-        self._generator = generator
+    def __init__(self, generator: base.Generator, readings: dict[UUID, _Reading], *, traced: bool) -> None:
+        self._ask = partial(generate_traced, generator) if traced else generator.generate
         self._readings = readings
-
-    @property
-    def capabilities(self) -> base.Capabilities:
-        return self._generator.capabilities
+        self.capabilities = generator.capabilities
 
     async def generate(self, request: base.EngineRequest) -> base.Generation:
         if request.part is None:
-            return await self._generator.generate(request)
+            return await self._ask(request)
         reading = self._readings.setdefault(request.part, _Reading(self.capabilities.name))
         began = monotonic()
         try:
-            generation = await self._generator.generate(request)
+            generation = await self._ask(request)
         finally:
             seconds = monotonic() - began
             reading.seconds += seconds

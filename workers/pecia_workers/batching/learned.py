@@ -134,8 +134,8 @@ class Headroom:
     preempted requests twice.
     """
 
-    def __init__(self, memory: float = 1.0) -> None:
-        self.memory = memory
+    def __init__(self) -> None:
+        self.memory = 1.0
         self.cache = 1.0
         self.engine_died = False
         """Whether the engine died with several requests inside, perhaps for lack of memory."""

@@ -1,8 +1,8 @@
 """Four policies that decide when a waiting request may enter the engine.
 
-None has a clock or a lock: time is passed in, so that the simulator runs the same objects. All keep the peak use of
-running requests within the capacity, with one exception: a request larger than the capacity runs alone, which its
-`Start` states.
+None of them has a clock or a lock: time is passed in, so that a simulator runs the very same objects. All of them keep
+to the room they are shown, by the most that all that runs will come to, but for one: a request larger
+than all of it runs alone.
 
 All requests write one token an iteration, so their use grows together and falls whenever one ends: it peaks just before
 an end. Source: the future required memory of LightLLM's scheduler (arXiv 2507.10150). The cache is allocated in blocks,
@@ -13,7 +13,6 @@ a sliding window keep only the end of a request: they count its use at the end f
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
@@ -109,15 +108,6 @@ class PolicyName(StrEnum):
     STATIC = "static"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """A request to enter the engine now."""
-
-    item: Item
-    oversize: bool = False
-    """Whether it exceeds the capacity, and so runs alone."""
-
-
 _TOGETHER: Final = 4
 """Requests of mean size that each batch holds, however little capacity there is."""
 
@@ -189,22 +179,12 @@ class Policy(ABC):
         self._running.pop(item_id, None)
 
     @abstractmethod
-    def start(self, now: float, capacity: Capacity) -> list[Start]:
-        """Return the requests to enter now; they count as started."""
+    def start(self, now: float, capacity: Capacity) -> list[Item]:
+        """Return what enters at this moment; it counts as started."""
 
     def due(self, now: float) -> float | None:  # noqa: ARG002
         """Return in how many seconds to call `start` again although nothing changes; None: never."""
         return None
-
-    def _starts(self, items: Iterable[Item], capacity: Capacity) -> list[Start]:
-        """Remove the starting requests from the waiting ones."""
-        starts = []
-        for item in items:
-            self._queue.take(item)
-            starts.append(
-                Start(item=item, oversize=capacity.tokens is not None and item.tokens > capacity.tokens)
-            )
-        return starts
 
 
 class ContinuousPolicy(Policy):
@@ -217,9 +197,9 @@ class ContinuousPolicy(Policy):
         self._held = False
         """Whether the next request waits for the engine to read more prompts."""
 
-    def start(self, now: float, capacity: Capacity) -> list[Start]:
+    def start(self, now: float, capacity: Capacity) -> list[Item]:
         """Return the requests that fit, by lane and arrival; a request overtaken too often yields to none."""
-        starts: list[Start] = []
+        starts: list[Item] = []
         admission = Admission(self._running, capacity)
         self._held = False
         while len(self._running) < capacity.slots and (following := self._following(capacity)):
@@ -229,7 +209,8 @@ class ContinuousPolicy(Policy):
             if self._held or not admission.start(following):
                 break
             self._unread.begin(following, self._running, capacity, now)
-            starts += self._starts([following], capacity)
+            self._queue.take(following)
+            starts.append(following)
         return starts
 
     def due(self, now: float) -> float | None:  # noqa: ARG002
@@ -288,9 +269,9 @@ class BatchPolicy(Policy):
             batch.discard(item_id)
         self._batches = [batch for batch in self._batches if batch]
 
-    def start(self, now: float, capacity: Capacity) -> list[Start]:
+    def start(self, now: float, capacity: Capacity) -> list[Item]:
         """Return the batches that close now."""
-        starts: list[Start] = []
+        starts: list[Item] = []
         while (end := self._window_end()) is not None:
             tokens = self._limits.tokens_of(capacity, self._queue.mean_tokens)
             size = self._limits.size(tokens, self._queue.mean_tokens)
@@ -307,7 +288,9 @@ class BatchPolicy(Policy):
             if not batch:
                 break
             self._batches.append({item.id for item in batch})
-            starts += self._starts(batch, capacity)
+            for item in batch:
+                self._queue.take(item)
+            starts += batch
         return starts
 
     def due(self, now: float) -> float | None:

@@ -76,7 +76,7 @@ async def check_engine(settings: WorkerSettings) -> EngineCheck:
             language="en",
             instruction=page_instruction(card, DocumentType.PRESCRIPTION, "en"),
             system=card.system,
-            sampling=card.words(),
+            sampling=card.sampling,
             max_output_tokens=_MOST_TOKENS,
         )
         request = await engine.fit(prescription)

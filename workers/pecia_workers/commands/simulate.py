@@ -22,7 +22,6 @@ from pecia_workers.simulation.requests import (
     Mix,
     Request,
     TraceError,
-    all_at_once,
     bursts,
     drawn,
     poisson,
@@ -156,7 +155,7 @@ def _requests(
     """Return the requests and their rate, None where no rate applies."""
     match arrivals:
         case "all":
-            return drawn(all_at_once(pages), mix, seed), None
+            return drawn([0.0] * pages, mix, seed), None
         case "poisson":
             return drawn(poisson(pages, rate, seed), mix, seed), rate
         case "bursts":

@@ -65,24 +65,6 @@ def did_you_mean(name: str, there: Iterable[str]) -> str:
     return f"Did you mean {near[0]}?" if near else f"There are: {', '.join(names)}."
 
 
-class PlainSampling(Data):
-    """Sampling parameters of cards and presets; the defaults are greedy decoding."""
-
-    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=0)] = 0
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
-
-
-class CardSampling(PlainSampling):
-    """Sampling parameters recommended by the family's makers."""
-
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    stop: tuple[str, ...] = ()
-    skip_special_tokens: bool = True
-    extra_args: dict[str, Any] = {}
-
-
 class Card(Data):
     """One family of models."""
 
@@ -108,8 +90,9 @@ class Card(Data):
     fields: bool = False
     """Whether it fills `fields`."""
     instructions: bool = True
-    """Whether it follows a task's `instructions`."""
-    sampling: CardSampling = CardSampling()
+    """Whether it reads a task's own instructions."""
+    sampling: Sampling = Sampling()
+    """How the family's makers let it pick its words."""
     most_pixels: int = 4096 * 4096
     longest_side: int = 4096 * 4096
     """Longest side of a page, in pixels; larger pages are reduced, without loss of accuracy."""
@@ -119,10 +102,6 @@ class Card(Data):
     """What an operator has to provide."""
     limits: str = ""
     """Its limitations."""
-
-    def words(self) -> Sampling:
-        """Return its sampling parameters."""
-        return Sampling(**dict(self.sampling))
 
 
 @cache
@@ -179,9 +158,13 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name.lower())
 
 
-class PresetValues(PlainSampling):
-    """One preset."""
+class PresetValues(Data):
+    """How a model picks its words by one preset; the defaults are greedy decoding."""
 
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
     caption_tokens: Annotated[int, Field(ge=1)] | None = None
     """Most output tokens of a caption; None: by its style."""
 
@@ -229,7 +212,7 @@ def sampling_for(
         for name, (lowest, highest) in rules.languages.get(task.language, {}).items():
             values[name] = min(max(values[name], lowest), highest)
     else:
-        sampling = (card or card_of("")).words()
+        sampling = (card or card_of("")).sampling
         if task.preset is not None:  # else the card says, for copying has one right answer
             values = presets().presets[Preset(task.preset)].model_dump(exclude={"caption_tokens"})
             values |= presets().documents

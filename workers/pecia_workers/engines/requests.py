@@ -238,16 +238,12 @@ class Preparation:
     def __init__(self, render: Render, places: int, most_bytes: int) -> None:
         self._render = render
         self._ready: Counter[int] = Counter()
+        """Bytes by rank of prompts that no engine has taken yet."""
         # None waits for bytes that less urgent pages take.
         self._turns = Turns(
             places,
             lambda rank: sum(size for other, size in self._ready.items() if other <= rank) < most_bytes,
         )
-
-    @property
-    def ready_bytes(self) -> int:
-        """Bytes of prompts that no engine has taken yet."""
-        return self._ready.total()
 
     async def prepare(
         self, request: EngineRequest, limits: RequestLimits, *, admitted: bool = False

@@ -33,8 +33,6 @@ class IterationModel:
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 16_384
     kv_blocks: int = 8_192
-    memory_tokens: int | None = None
-    """Tokens of running sequences that fit into memory; None: as many as the cache holds."""
     chunk_tokens: int | None = None
     """Most prompt tokens in an iteration; None: no limit beside the iteration's own."""
     prefill_share: float = 1.0
@@ -99,10 +97,6 @@ class Sequence:
         return self.generated >= self.output
 
 
-class OutOfMemoryError(Exception):
-    """An iteration exceeds the memory, which ends all running sequences."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
     """Record of one iteration."""
@@ -159,15 +153,12 @@ class IterationScheduler:
             self.waiting.remove(sequence)
 
     def step(self) -> Iteration:
-        """Run one iteration. After an `OutOfMemoryError` the caller removes the running sequences."""
+        """Run one iteration."""
         self._moved = 0
         plan, preempted = self._continue_running()
         self._preemptions += preempted
         if not preempted:
             self._admit(plan)
-        limit = self.model.memory_tokens
-        if limit is not None and sum(one.computed for one in self.running) + sum(plan.values()) > limit:
-            raise OutOfMemoryError
         decoding = sum(sequence.is_decoding for sequence in plan)
         unwritten = [sequence for sequence in plan if sequence.generated == 0]
         for sequence, chunk in plan.items():
@@ -193,7 +184,7 @@ class IterationScheduler:
         """
         model, running = self.model, self.running
         writing = all(sequence.is_decoding for sequence in running)
-        if self.waiting or not running or not writing or model.memory_tokens is not None:
+        if self.waiting or not running or not writing:
             return 0
         steps = min(most, min(sequence.output - sequence.generated for sequence in running) - 1)
         needed = sum(_blocks(sequence.computed + steps) - sequence.blocks for sequence in running)
@@ -278,20 +269,14 @@ OutputLengths = Callable[[str, str], int]
 """Returns the output tokens of a request of a workload, at least 1; deterministic for a request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnLengths:
-    """Log-normal lengths with each type's mean and deviation, cut at its maximum: never negative, with a long tail."""
-
-    seed: int = 0
-
-    def __call__(self, request_id: str, workload: str) -> int:
-        """Return a length drawn for this request."""
-        expected = EXPECTED_OUTPUT_TOKENS[workload]
-        mean, deviation, most = _SPREADS.get(workload, (expected, expected / 2, 2 * expected))
-        variance = math.log(1 + (deviation / mean) ** 2)
-        rng = random.Random(f"{self.seed}:{request_id}")  # noqa: S311  a workload, no secret
-        drawn = rng.lognormvariate(math.log(mean) - variance / 2, math.sqrt(variance))
-        return min(most, max(1, round(drawn)))
+def drawn_length(request_id: str, workload: str, *, seed: int = 0) -> int:
+    """Return a length, log-normal with the type's mean and deviation, cut at its maximum: with a long tail."""
+    expected = EXPECTED_OUTPUT_TOKENS[workload]
+    mean, deviation, most = _SPREADS.get(workload, (expected, expected / 2, 2 * expected))
+    variance = math.log(1 + (deviation / mean) ** 2)
+    rng = random.Random(f"{seed}:{request_id}")  # noqa: S311  a workload, no secret
+    drawn = rng.lognormvariate(math.log(mean) - variance / 2, math.sqrt(variance))
+    return min(most, max(1, round(drawn)))
 
 
 class Clock:
@@ -336,7 +321,7 @@ class SimulatedEngine(base.Engine):
     ) -> None:
         self._scheduler = IterationScheduler(model or IterationModel())
         super().__init__(_simulated("iteration-level"), self._scheduler.model.budget)
-        self._lengths = lengths or DrawnLengths()
+        self._lengths = lengths or drawn_length
         self._clock = clock or Clock()
         self._running: dict[Sequence, _Running] = {}
         self._work = asyncio.Event()
@@ -387,26 +372,14 @@ class SimulatedEngine(base.Engine):
             if not self._running:
                 self._work.clear()
                 await self._work.wait()
-            try:
-                iteration = self._scheduler.step()
-            except OutOfMemoryError:
-                for sequence in tuple(self._scheduler.running):
-                    self._scheduler.remove(sequence)
-                    if ended := self._awaited(sequence):
-                        ended.set_exception(base.EngineOverloadedError("The engine ran out of memory."))
-                await self._clock.sleep(self._scheduler.model.base_s)
-                continue
+            iteration = self._scheduler.step()
             await self._clock.sleep(iteration.duration)
             for sequence in iteration.started:
                 if running := self._running.get(sequence):
                     running.first_token_s = self._clock.now - running.arrived
             for sequence in iteration.finished:
-                if ended := self._awaited(sequence):
-                    ended.set_result(None)
-
-    def _awaited(self, sequence: Sequence) -> asyncio.Future[None] | None:
-        running = self._running.get(sequence)
-        return running.ended if running and not running.ended.done() else None
+                if (running := self._running.get(sequence)) and not running.ended.done():
+                    running.ended.set_result(None)
 
 
 class InstantEngine(SimulatedEngine):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pecia_workers.local.process import EmbeddedError, FleetRunningError, wait_until
+from pecia_workers.local.process import EmbeddedError, FleetRunningError, state_of, wait_until
 
 _PREFIX = "pecia-tmp-"
 _LOCK = "lock"
@@ -195,10 +195,10 @@ class Home:
             os.close(lock)
 
     def _running_already(self, lock: int) -> FleetRunningError:
-        """Return a message that names the lock's holder, if known, and what to do."""
-        wait_until(lambda: bool(_state_of(_holder(lock))), _NAMED_S)
+        """Return who holds the lock, as far as it has said so, and what to do."""
+        wait_until(lambda: bool(state_of(_holder(lock))), _NAMED_S)
         holder = _holder(lock)
-        if _state_of(holder) in _SUSPENDED:
+        if state_of(holder) in _SUSPENDED:
             return FleetRunningError(
                 f"The fleet in {self.path} has a supervisor that is suspended (process {holder}): `kill -CONT {holder}`"
                 " lets it go on, and Ctrl-C or `kill` then stops it."
@@ -216,13 +216,6 @@ class Home:
 def _holder(lock: int) -> str:
     """Return the process id in a lock file; just after the lock was taken, none or a former one."""
     return os.pread(lock, _LONGEST_NOTE, 0).removesuffix(_STOPPING).decode() or "unknown"
-
-
-def _state_of(process: str) -> str:
-    """Return the kernel's state letter of a process, or an empty string if it does not exist."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(") ")[2][:1]
-    return ""
 
 
 def kept_secret(file: Path, make: Callable[[], str]) -> str:

@@ -68,12 +68,8 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs. Does not reap it, so that its group keeps its id until `kill`."""
-        try:
-            status = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return False
-        return self.popen.returncode is None and status.rpartition(") ")[2][:1] != "Z"
+        """Whether it still runs. Does not reap, so that its group keeps its id until `kill`."""
+        return self.popen.returncode is None and state_of(self.pid) not in ("", "Z")
 
     def ask_to_stop(self) -> None:
         """Send the signal for an orderly stop; returns immediately."""
@@ -147,6 +143,14 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     return met
+
+
+def state_of(process: int | str) -> str:
+    """Return the kernel's letter for what a process does, nothing if there is no such process."""
+    with suppress(OSError):
+        status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        return status.rpartition(") ")[2][:1]
+    return ""
 
 
 def processes_in(directory: Path) -> list[int]:

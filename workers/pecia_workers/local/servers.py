@@ -5,7 +5,6 @@ import os
 import pwd
 import shutil
 import signal
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,13 +69,11 @@ class EmbeddedServer(ChildProcess):
             self.own_directory.remove()
 
     def await_ready(self, name: str, log: Path) -> None:
-        """Wait until it is ready. If it ends or takes too long, stops it and raises `EmbeddedError`."""
-        deadline = time.monotonic() + _READY_S
-        while not self._is_ready():
-            if not self.alive or time.monotonic() > deadline:
-                self.stop()
-                raise EmbeddedError(f"{name} did not start in {self.data}. The end of {log}:\n{tail(log)}")
-            time.sleep(0.005)
+        """Return when it is ready. Raises `EmbeddedError`, and stops it, if it ends before or takes too long."""
+        wait_until(lambda: self._is_ready() or not self.alive, _READY_S)
+        if not self._is_ready():
+            self.stop()
+            raise EmbeddedError(f"{name} did not start in {self.data}. The end of {log}:\n{tail(log)}")
 
     def _is_ready(self) -> bool:
         raise NotImplementedError

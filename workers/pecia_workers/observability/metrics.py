@@ -289,25 +289,20 @@ class Holder(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class WorkerHealth:
     """Health of a worker with parts. Checked every few seconds on a thread, so that requests never block."""
 
-    def __init__(
-        self,
-        holder: Holder,
-        *,
-        backlog: Callable[[], int | None],
-        database_answers: Callable[[], bool],
-        hold_limit_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`backlog()`: parts that this worker could claim, None without Redis; `hold_limit_s`: limit of a part."""
-        self._holder = holder
-        self._backlog = backlog
-        self._database_answers = database_answers
-        self._hold_limit_s = hold_limit_s
-        self._clock = clock
-        self._excused_at = clock()
+    holder: Holder
+    backlog: Callable[[], int | None]
+    """Returns how much waits that this worker could do; None: Redis is away."""
+    database_answers: Callable[[], bool]
+    hold_limit_s: float
+    """How long a part may be held."""
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._excused_at = self.clock()
         self._redis_answers = True
         self._stalled = False
 
@@ -316,39 +311,39 @@ class WorkerHealth:
         threading.Thread(target=self._keep_looking, name="health", daemon=True).start()
 
     def live(self) -> Condition:
-        """Return the result of the last check."""
-        if not self._holder.is_open:
+        """Return what the last look found."""
+        if not self.holder.is_open:
             return Condition(ok=True, reason="starting or stopping")
         if self._stalled:
             return Condition(ok=False, reason=f"stalled for {self._still():.0f} s")
-        return Condition(ok=True, reason="working" if self._holder.held else "idle")
+        return Condition(ok=True, reason="working" if self.holder.held else "idle")
 
     def ready(self) -> Condition:
         """Return whether the worker claims."""
-        if not self._holder.is_open:
+        if not self.holder.is_open:
             return Condition(ok=False, reason="starting or stopping")
         if not self._redis_answers:
             return Condition(ok=False, reason="Redis does not answer")
         return self.live()
 
     def look(self) -> None:
-        """Check once."""
-        if not self._holder.is_open:
-            self._excused_at = self._clock()
+        """Judge once."""
+        if not self.holder.is_open:
+            self._excused_at = self.clock()
             return
-        waiting = self._backlog()
+        waiting = self.backlog()
         self._redis_answers = waiting is not None
-        nothing_to_do = waiting is None or not (waiting or self._holder.held)
-        if nothing_to_do or (self._is_overdue() and not self._database_answers()):
-            self._excused_at = self._clock()
+        nothing_to_do = waiting is None or not (waiting or self.holder.held)
+        if nothing_to_do or (self._is_overdue() and not self.database_answers()):
+            self._excused_at = self.clock()
         self._stalled = self._is_overdue()
 
     def _still(self) -> float:
-        return self._clock() - max(self._excused_at, self._holder.moved_at)
+        return self.clock() - max(self._excused_at, self.holder.moved_at)
 
     def _is_overdue(self) -> bool:
-        """Return whether nothing progressed for too long; a single part may take its full timeout."""
-        return self._still() > _TIMEOUT_S + (self._hold_limit_s if self._holder.held else 0.0)
+        """Return whether nothing moved for too long; one part alone may take all the time that parts have."""
+        return self._still() > _TIMEOUT_S + (self.hold_limit_s if self.holder.held else 0.0)
 
     def _keep_looking(self) -> None:
         while True:

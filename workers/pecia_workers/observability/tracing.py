@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -32,7 +31,7 @@ from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Outcome
 if TYPE_CHECKING:
     from pecia_schemas.tracing import Attributes, Span
     from pecia_workers.ledger.outbox import ClaimedDelivery, DeliveryOutcome
-    from pecia_workers.protocol.base import Capabilities, EngineRequest, Generation, Generator
+    from pecia_workers.protocol.base import EngineRequest, Generation, Generator
 
 
 def _with_trace(_logger: Any, _method: str, line: EventDict) -> EventDict:
@@ -200,22 +199,6 @@ async def generate_traced(engine: Generator, request: EngineRequest, tokens: int
             tracing.past("prefill", began=began, ended=first)
             tracing.past("decode", began=first, ended=max(first, time.time_ns()))
     return generation
-
-
-@dataclass(frozen=True, slots=True)
-class TracedGenerator:
-    """A generator with a span for each request."""
-
-    generator: Generator
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Capabilities of the wrapped generator."""
-        return self.generator.capabilities
-
-    async def generate(self, request: EngineRequest) -> Generation:
-        """Return its generation, in a span."""
-        return await generate_traced(self.generator, request)
 
 
 def delivering(delivery: ClaimedDelivery) -> AbstractContextManager[Span]:

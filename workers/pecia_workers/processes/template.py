@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pecia_workers.processes.launcher import die_with_parent
 
@@ -42,7 +42,7 @@ class Template:
 
         A template that takes longer than `timeout` seconds to fork, or wait for, a process is killed.
         """
-        self._timeout = timeout
+        self.timeout = timeout
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         self._answers = self._socket.makefile("rb")
@@ -77,12 +77,7 @@ class Template:
 
         Raises `TemplateDiedError`.
         """
-        return Forked(self, self._ask(program, args, descriptors, forks=True, timeout=self._timeout))
-
-    def wait(self, pid: int) -> int:
-        """Return the status of a process that it forked, as `os.waitpid` does. Raises `TemplateDiedError`."""
-        _, status = self.run(os.waitpid, pid, 0, timeout=self._timeout)
-        return cast("int", status)
+        return Forked(self, self._ask(program, args, descriptors, forks=True, timeout=self.timeout))
 
     def _ask(
         self,
@@ -124,7 +119,7 @@ class Forked:
         """Wait for its end and return its exit status; meanwhile the template forks nothing."""
         if self.returncode is None:
             try:
-                status = self._template.wait(self.pid)
+                _, status = self._template.run(os.waitpid, self.pid, 0, timeout=self._template.timeout)
             except TemplateDiedError:
                 status = signal.SIGKILL
             self.returncode = os.waitstatus_to_exitcode(status)

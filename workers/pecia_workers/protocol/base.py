@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
@@ -146,16 +146,11 @@ class Sampling:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters by vLLM's names, without rarely needed ones at their defaults."""
-        always = ("temperature", "top_p", "top_k", "repetition_penalty", "seed")
-        rare: dict[str, Any] = {
-            "presence_penalty": self.presence_penalty,
-            "stop": list(self.stop),
-            "extra_args": dict(self.extra_args),
-        }
-        own = {name: getattr(self, name) for name in always}
-        own |= {name: value for name, value in rare.items() if value}
-        return own if self.skip_special_tokens else own | {"skip_special_tokens": False}
+        """All of it, by vLLM's names; the defaults of what few models need are left out."""
+        usual = {"presence_penalty": 0.0, "stop": (), "skip_special_tokens": True, "extra_args": {}}
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        own = {name: value for name, value in values if name not in usual or value != usual[name]}
+        return own | {"stop": list(self.stop)} if self.stop else own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import cast
 from uuid import UUID
@@ -129,30 +130,22 @@ class Bus:
         await self._redis.aclose()
 
 
+@dataclass(eq=False, kw_only=True)
 class DirectClaims:
     """Checks every second whether parts arrive through Redis; if not, claims them from Postgres and runs them."""
 
-    def __init__(
-        self,
-        *,
-        redis_serves: Callable[[], bool],
-        claim: Callable[[int], Awaitable[Sequence[ClaimedPart]]],
-        claimed: set[UUID],
-        free: Callable[[], int],
-        run: Callable[[ClaimedPart], Awaitable[None]],
-    ) -> None:
-        """`claim(slots)` claims parts and adds their ids to `claimed`; `free()` returns how many more may run.
-
-        `redis_serves()`: whether claims reach Redis and Redis gets all due parts. `run` runs a part to its end
-        without raising.
-        """
-        self._redis_serves = redis_serves
-        self._claim = claim
-        self._claimed = claimed
-        self._claiming = asyncio.Lock()
-        self._free = free
-        self._run = run
-        self._running: set[asyncio.Task[None]] = set()
+    redis_serves: Callable[[], bool]
+    """Whether who claims through Redis reaches it and gets all that is due."""
+    claim: Callable[[int], Awaitable[Sequence[ClaimedPart]]]
+    """Claims up to so many parts."""
+    claimed: set[UUID]
+    """Gets their ids."""
+    free: Callable[[], int]
+    """Returns how many more may run."""
+    run: Callable[[ClaimedPart], Awaitable[None]]
+    """Runs a part to its end without raising."""
+    _claiming: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _running: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def __len__(self) -> int:
         return len(self._running)
@@ -162,18 +155,18 @@ class DirectClaims:
         away = False
         while True:
             await asyncio.sleep(_REDIS_EVERY_S)
-            was_away, away = away, not self._redis_serves()
+            was_away, away = away, not self.redis_serves()
             if away != was_away:
                 log.warning("claiming_directly" if away else "claiming_through_redis", running=len(self))
             try:
-                while away and (slots := self._free()) > 0:
+                while away and (slots := self.free()) > 0:
                     async with self._claiming:
-                        parts = await self._claim(slots)
-                        self._claimed.update(part.id for part in parts)
+                        parts = await self.claim(slots)
+                        self.claimed.update(part.id for part in parts)
                     if not parts:
                         break
                     for part in parts:
-                        task = asyncio.ensure_future(self._run(part))
+                        task = asyncio.ensure_future(self.run(part))
                         self._running.add(task)
                         task.add_done_callback(self._running.discard)
                     await asyncio.sleep(0)  # they begin, and so count as running

@@ -157,45 +157,12 @@ def drainers_name(stage: Stage) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
-    """One part that a claim took, and the rest of its message."""
-
-    part: str
-    flow: str
-    stage: Stage
-    lane: Lane
-    cost: int
-    deaths: int = 0
-    """Workers that died on it."""
-    suspect: bool = False
-    """Whether it came from quarantine: only other suspects may run beside it."""
-    traceparent: str | None = None
-    """Trace context of its message. Anyone who can write to Redis can set it, so it is used only as a link."""
-
-    @property
-    def queue(self) -> str:
-        """The list of its stage and lane."""
-        return queue_name(self.stage, self.lane)
-
-    @property
-    def message(self) -> PartMessage:
-        """The message to put into Redis if the part is requeued."""
-        return PartMessage(
-            part=UUID(self.part),
-            stage=self.stage,
-            lane=self.lane,
-            cost=self.cost,
-            flow=UUID(self.flow),
-            deaths=self.deaths,
-            traceparent=self.traceparent,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """The parts of one claim, in the order of service."""
 
-    parts: tuple[Claimed, ...] = ()
+    parts: tuple[PartMessage, ...] = ()
+    """Those with deaths come from quarantine: only other suspects may run beside them. Anyone who can write to Redis
+    can set a trace context, so it is used only as a link."""
     more: bool = False
     """Whether another call may bring more at once."""
 
@@ -233,25 +200,24 @@ class Lists:
         claimed = []
         for start in range(0, len(taken), _FIELDS):
             part, flow, queue, lane, cost, deaths, trace = taken[start : start + _FIELDS]
-            suspect = queue in QUARANTINES
             claimed.append(
-                Claimed(
-                    part=part,
-                    flow=flow,
-                    stage=QUARANTINES[queue] if suspect else QUEUES[queue][0],
+                PartMessage(
+                    part=UUID(part),
+                    flow=UUID(flow),
+                    stage=QUARANTINES[queue] if deaths else QUEUES[queue][0],
                     lane=Lane(lane),
                     cost=cost,
                     deaths=deaths,
-                    suspect=suspect,
                     traceparent=trace or None,
                 )
             )
         return Claim(parts=tuple(claimed), more=bool(more) or 0 < slots == len(claimed))
 
-    def put_back(self, parts: Sequence[Claimed]) -> None:
+    def put_back(self, parts: Sequence[PartMessage]) -> None:
         """Put parts back to the heads of their lists, so that the first of them is served first."""
-        messages = [claimed.message for claimed in reversed(parts)]
-        self._put_back(args=[text for one in messages for text in (one.queue, str(one.flow), one.encode())])
+        self._put_back(
+            args=[text for one in reversed(parts) for text in (one.queue, str(one.flow), one.encode())]
+        )
 
 
 def count_waiting(redis: Redis) -> Counter[str]:

@@ -24,11 +24,11 @@ from kombu.transport import virtual
 from redis import Redis, RedisError, ResponseError
 
 from pecia_schemas import tracing
-from pecia_schemas.messages import wakeup_key
+from pecia_schemas.messages import PartMessage, queue_name, wakeup_key
 from pecia_schemas.redis_connections import writing
 from pecia_schemas.states import Stage
 from pecia_workers.observability import metrics
-from pecia_workers.queue.lists import QUEUES, Claim, Claimed, LaneRules, Lists
+from pecia_workers.queue.lists import QUEUES, Claim, LaneRules, Lists
 
 _log = logging.getLogger(__name__)
 
@@ -88,9 +88,9 @@ class Keeper:
         self.gate: Gate | None = None
         self._redis = redis
         self._lists = Lists(redis, rules)
-        self._held: dict[str, Claimed] = {}
-        self._unfinished: list[Claimed] = []
-        """Parts that wait to be put back into their lists."""
+        self._held: dict[str, PartMessage] = {}
+        self._unfinished: list[PartMessage] = []
+        """Parts that go back to their lists."""
         self.moved_at = time.monotonic()
         """When a part was last claimed, finished or requeued, by the monotonic clock."""
         self.reached_at = time.monotonic()
@@ -144,9 +144,9 @@ class Keeper:
             self._took(claim.parts, capacity.tokens)
         return claim
 
-    def _took(self, parts: Sequence[Claimed], free: int | None) -> None:
+    def _took(self, parts: Sequence[PartMessage], free: int | None) -> None:
         cost = sum(claimed.cost for claimed in parts)
-        self._held.update((claimed.part, claimed) for claimed in parts)
+        self._held.update((str(claimed.part), claimed) for claimed in parts)
         self._moved()
         # A claim serves many jobs: a trace of its own, with a link to each of theirs.
         if links := dict.fromkeys(claimed.traceparent for claimed in parts if claimed.traceparent):
@@ -226,12 +226,12 @@ def task_name(stage: Stage) -> str:
     return f"pecia.{stage}"
 
 
-def envelope(claimed: Claimed) -> dict[str, Any]:
+def envelope(claimed: PartMessage) -> dict[str, Any]:
     """Return a message of Celery's protocol 2; its id and delivery tag are the part's id.
 
     Built here, so that nothing in Redis can name a task or its arguments.
     """
-    redelivered = claimed.deaths > 0
+    part, redelivered = str(claimed.part), claimed.deaths > 0
     return {
         "body": _BODY,
         "decoded": NO_ARGUMENTS,
@@ -241,8 +241,8 @@ def envelope(claimed: Claimed) -> dict[str, Any]:
             **({"traceparent": claimed.traceparent} if claimed.traceparent else {}),
             "lang": "py",
             "task": task_name(claimed.stage),
-            "id": claimed.part,
-            "root_id": claimed.part,
+            "id": part,
+            "root_id": part,
             "parent_id": None,
             "group": None,
             "retries": 0,
@@ -254,13 +254,16 @@ def envelope(claimed: Claimed) -> dict[str, Any]:
             "x-lane": claimed.lane,
             "x-cost": claimed.cost,
             "x-deliveries": claimed.deaths + 1,
-            "x-suspect": claimed.suspect,
         },
         "properties": {
-            "correlation_id": claimed.part,
-            "delivery_tag": claimed.part,
+            "correlation_id": part,
+            "delivery_tag": part,
             "priority": 0,
-            "delivery_info": {"exchange": "", "routing_key": claimed.queue, "redelivered": redelivered},
+            "delivery_info": {
+                "exchange": "",
+                "routing_key": queue_name(claimed.stage, claimed.lane),
+                "redelivered": redelivered,
+            },
         },
     }
 
@@ -362,16 +365,15 @@ class Channel(stock.Channel):
         """Claim and deliver until the lists are empty or the gate closes."""
         while self.lists:
             claim = self.keeper.claim(self.lists)
-            if not claim.parts and not claim.more:
-                return
             delivered = 0
             try:
                 for claimed in claim.parts:
-                    self.connection._deliver(envelope(claimed), claimed.queue)  # noqa: SLF001  how kombu channels deliver
+                    queue = queue_name(claimed.stage, claimed.lane)
+                    self.connection._deliver(envelope(claimed), queue)  # noqa: SLF001  how kombu channels deliver
                     delivered += 1
             finally:
                 for claimed in claim.parts[delivered:]:
-                    self.keeper.requeue(claimed.part)
+                    self.keeper.requeue(str(claimed.part))
                 if gate := self.keeper.gate:
                     gate.dispatch()
             if not claim.more:

@@ -140,7 +140,7 @@ class Canaries:
             workload="canary",
             instruction=page_instruction(reader, DocumentType.MIXED, None),
             system=reader.system,
-            sampling=reader.words(),
+            sampling=reader.sampling,
             max_output_tokens=_LONGEST_ANSWER,
         )
         self._codes: deque[str] = deque(maxlen=_REMEMBERED)

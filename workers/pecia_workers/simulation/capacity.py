@@ -10,7 +10,7 @@ from pecia_workers.engines.plan import EnginePlan
 from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.engines.speed import PageLoad, Speed, pace
 from pecia_workers.protocol.base import EngineUnavailableError
-from pecia_workers.simulation.requests import Mix, all_at_once, drawn, poisson
+from pecia_workers.simulation.requests import Mix, drawn, poisson
 from pecia_workers.simulation.scenarios import Figures, simulated
 
 _MOST_ENGINES: Final = 100_000
@@ -20,8 +20,8 @@ _SIMULATED: Final = 1_000
 
 
 def load_of_mix(mix: Mix) -> PageLoad:
-    """Return the mean tokens of a mix's pages."""
-    requests = drawn(all_at_once(_SAMPLE), mix, 0)
+    """Return the tokens of the pages of a mix."""
+    requests = drawn([0.0] * _SAMPLE, mix, 0)
     prompt, output = (fmean(getattr(one, name) for one in requests) for name in ("prompt", "output"))
     return PageLoad(prompt=prompt, output=output, held=prompt + output / 2)
 

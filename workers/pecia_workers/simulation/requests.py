@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import PROMPT_TOKENS, DocumentType, image_tokens
-from pecia_workers.engines.simulated import DrawnLengths
+from pecia_workers.engines.simulated import drawn_length
 
 A4_AT_150_DPI: Final = (1240, 1754)
 PAGE_PROMPT: Final = image_tokens(*A4_AT_150_DPI) + PROMPT_TOKENS
@@ -47,14 +47,13 @@ def drawn(arrivals: Sequence[float], mix: Mix, seed: int) -> list[Request]:
     rng = random.Random(seed)  # noqa: S311  a workload, no secret
     types = rng.choices(list(mix.types), list(mix.types.values()), k=len(arrivals))
     lanes = rng.choices(list(mix.lanes), list(mix.lanes.values()), k=len(arrivals))
-    lengths = DrawnLengths(seed=seed)
     return [
         Request(
             id=str(number),
             arrived=arrived,
             workload=workload,
             prompt=PAGE_PROMPT,
-            output=lengths(str(number), workload),
+            output=drawn_length(str(number), workload, seed=seed),
             lane=lane,
         )
         for number, (arrived, workload, lane) in enumerate(zip(arrivals, types, lanes, strict=True))
@@ -63,11 +62,6 @@ def drawn(arrivals: Sequence[float], mix: Mix, seed: int) -> list[Request]:
 
 BURST: Final = 50
 """Pages that arrive together, as one document."""
-
-
-def all_at_once(count: int) -> list[float]:
-    """Return `count` arrival times, all at the start."""
-    return [0.0] * count
 
 
 def poisson(count: int, rate: float, seed: int) -> list[float]:
@@ -103,7 +97,6 @@ def read_trace(path: Path, seed: int) -> list[Request]:
     Further columns: document_type, lane, prompt and output (tokens; drawn from the document type if absent).
     Raises `TraceError`, and `OSError` if there is no such file.
     """
-    lengths = DrawnLengths(seed=seed)
     requests = []
     is_csv = path.suffix == ".csv"
     with path.open(encoding="utf-8", newline="") as file:
@@ -121,7 +114,7 @@ def read_trace(path: Path, seed: int) -> list[Request]:
                 first = error.errors(include_input=False, include_url=False)[0]
                 where = ".".join(str(part) for part in first["loc"])
                 raise TraceError(f"Line {number} of the trace: {where}: {first['msg']}.") from None
-            output = line.output or lengths(str(number), line.workload)
+            output = line.output or drawn_length(str(number), line.workload, seed=seed)
             requests.append(Request(id=str(number), output=output, **line.model_dump(exclude={"output"})))
     if not requests:
         raise TraceError("The trace has no line.")

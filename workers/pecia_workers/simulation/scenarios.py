@@ -42,9 +42,9 @@ _TIMES: Final = {
 """By the source's name: our type, and its service time in seconds: least, mean, deviation."""
 
 
-def seed_requests(seed: int = _SEED) -> list[Request]:
-    """Return the source's workload, all of it present at the start, drawn by the seed."""
-    rng = random.Random(seed)  # noqa: S311  the source's own draw
+def seed_requests() -> list[Request]:
+    """Return the source's workload, all of it there at the start."""
+    rng = random.Random(_SEED)  # noqa: S311  the source's own draw
     requests = []
     for number in range(REQUESTS):
         workload, least, mean, deviation = _TIMES[rng.choice(list(_TIMES))]
@@ -70,10 +70,10 @@ class Result:
     run: Run
 
 
-def simulated_seed(name: PolicyName, *, ahead: int | None = None, number: int = _SEED) -> Result:
-    """Run a policy in the source's comparison, where all requests of a batch end with its longest."""
+def simulated_seed(name: PolicyName, *, ahead: int | None = None) -> Result:
+    """Return what a policy makes of the source's comparison, where all of a batch leave with its longest."""
     machine = SlotMachine(SLOTS, TOKEN_S, leave_together=name in BATCHED)
-    return _result(name, SEED_LIMITS, machine, seed_requests(number), ahead)
+    return _result(name, SEED_LIMITS, machine, seed_requests(), ahead)
 
 
 def simulated(

@@ -12,7 +12,7 @@ from functools import partial
 
 from pecia_workers.batching.admission import Item
 from pecia_workers.batching.learned import Headroom, LearnedLengths
-from pecia_workers.batching.policies import Policy, Start
+from pecia_workers.batching.policies import Policy
 from pecia_workers.engines.simulated import IterationModel, IterationScheduler
 from pecia_workers.engines.simulated import Sequence as EngineSequence
 from pecia_workers.protocol.base import Budget, Load
@@ -190,7 +190,8 @@ class Simulator:
         self._headroom = Headroom()
         self._backlog: list[tuple[int, int, Request]] = []
         self._inside: dict[str, Request] = {}
-        self._started: dict[str, tuple[Start, float]] = {}
+        self._started: dict[str, tuple[Item, bool, float]] = {}
+        """By id: what was offered, whether it exceeded the capacity, when it started."""
         self._run = Run(budget=machine.budget)
 
     def run(self, requests: Iterable[Request]) -> Run:
@@ -226,9 +227,9 @@ class Simulator:
                 )
             capacity = self._headroom.capacity(self._machine.budget, self._machine.load(), now)
             starts = self._policy.start(now, capacity)
-            for start in starts:
-                self._started[start.item.id] = (start, now)
-            self._machine.enter([self._inside[start.item.id] for start in starts], now)
+            for item in starts:
+                self._started[item.id] = (item, capacity.is_exceeded_by(item), now)
+            self._machine.enter([self._inside[item.id] for item in starts], now)
             if not starts or not self._backlog:
                 return
 
@@ -253,14 +254,14 @@ class Simulator:
             )
             self._run.use.append(use)
         for request, first_token in passed.ended:
-            start, began = self._started.pop(request.id)
+            item, oversize, began = self._started.pop(request.id)
             del self._inside[request.id]
             self._policy.withdraw(request.id)
             self._lengths.observe(request.workload, request.output)
             served = Served(
                 request=request,
-                price=start.item.tokens,
-                oversize=start.oversize,
+                price=item.tokens,
+                oversize=oversize,
                 started=began,
                 first_token=first_token,
                 ended=passed.now,

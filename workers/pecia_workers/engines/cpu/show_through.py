@@ -13,7 +13,7 @@ from pecia_workers.layout.ink import from_paper
 from pecia_workers.layout.lines import around
 
 Quad: TypeAlias = NDArray[np.float32]
-"""Four corners of a piece of text."""
+"""Four corners of a piece of text: top left, top right, bottom right, bottom left of the text."""
 
 _WEAK: Final = 0.75
 """Contrast, relative to the page's own print, below which a piece may be on the back."""

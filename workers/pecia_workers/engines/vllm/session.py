@@ -91,6 +91,7 @@ class VllmSession:
             for number, (name, directory) in enumerate(settings.adapters.items(), start=1)
         }
         self._renderer = Renderer(llm.renderer)
+        self.takes_clips = self._renderer.takes_clips
         self._rendering = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
         """One thread, so that a cancelled request that is still being rendered runs beside no other."""
 
@@ -154,11 +155,6 @@ class VllmSession:
         return RequestLimits(
             context=self._llm.model_config.max_model_len, item=self._llm.input_processor.mm_encoder_cache_size
         )
-
-    @property
-    def takes_clips(self) -> bool:
-        """Whether the frames of a clip go in as one video."""
-        return self._renderer.takes_clips
 
     def _salt(self, request: base.EngineRequest) -> dict[str, str]:
         """Return the salt that separates the engine's caches by tenant, and by page for caches outside of it."""

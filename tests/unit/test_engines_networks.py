@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("cv2", reason="pecia[cpu] brings OpenCV")
+pytest.importorskip("rapidocr", reason="pecia[cpu] brings its networks")
 
-from pecia_workers.engines.cpu.ctc import decoded, log_likelihood
+from pecia_workers.engines.cpu.networks import decoded, log_likelihood
 
 SIGNS = ("blank", "1", "I", " ")
 
