@@ -25,7 +25,6 @@ from pydantic import SecretStr
 from standardwebhooks import Webhook
 
 from pecia_schemas import tracing
-from pecia_schemas.backoff import Backoff
 from pecia_schemas.connecting import name_of
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.settings import WorkerSettings
@@ -37,6 +36,7 @@ from pecia_workers.observability.tracing import delivering, tried
 from pecia_workers.outgoing import guard as outgoing
 from pecia_workers.outgoing.places import Places
 from pecia_workers.processes.service import serve
+from pecia_workers.protocol.attempts import Backoff
 
 log = structlog.get_logger(__name__)
 
