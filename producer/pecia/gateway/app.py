@@ -25,8 +25,8 @@ from pecia.gateway.identity import Bearers, GatewayConfiguration, authorization_
 from pecia.gateway.openai import batches, completions, files
 from pecia.gateway.openai.intake import Intake
 from pecia.gateway.openai.requests import MOST_LINE
+from pecia.gateway.pages import reference
 from pecia.gateway.problems import Problem, ProblemError
-from pecia.gateway.reference import reference
 
 _CODES: Final = "\n".join(f"| `{code}` | {meaning} |" for code, meaning in problems.CODES.items())
 _ABOUT: Final = f"""
