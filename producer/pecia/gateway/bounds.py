@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -13,6 +13,7 @@ from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pecia.errors import PeciaError
@@ -133,26 +134,39 @@ def _closing(body: Body, send: Send) -> Send:
     return sending
 
 
+class HeldResponse(Response):
+    """A response that keeps what it took, such as a place, until it is sent or its reader is gone."""
+
+    def __init__(self, response: Response, taken: AsyncExitStack) -> None:
+        self._response, self._taken, self.background = response, taken, None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        async with self._taken:
+            await self._response(scope, receive, send)
+
+
 class Places:
     """Places for work of one kind: so many run at a time, some wait in line, and the rest is refused."""
 
-    def __init__(self, running: int, waiting: int) -> None:
+    def __init__(self, running: int, waiting: int, refusal: Callable[[], ProblemError]) -> None:
         self._most = running + waiting
         self._free = asyncio.Semaphore(running)
         self._taken = 0
+        self._refusal = refusal
 
     @asynccontextmanager
-    async def place(self, refusal: Callable[[], ProblemError]) -> AsyncIterator[None]:
+    async def place(self) -> AsyncIterator[None]:
         """Hold a place, once there is one. Raises the refusal if too many wait, or for too long."""
         if self._taken >= self._most:
-            raise refusal()
+            raise self._refusal()
         self._taken += 1
         try:
             try:
                 async with asyncio.timeout(_IN_LINE_S):
                     await self._free.acquire()
             except TimeoutError:
-                raise refusal() from None
+                raise self._refusal() from None
             try:
                 yield
             finally:
@@ -161,9 +175,15 @@ class Places:
             self._taken -= 1
 
 
-_UPLOADS: Final = (16, 256)
-_RESULTS: Final = (4, 64)
-_DRAWN: Final = (1, 3)
+_too_many_uploads = partial(
+    too_many, "uploads", "This key sends too many documents at a time: send fewer.", 5
+)
+_too_many_results = partial(
+    too_many, "results", "This key has too many results written at a time: get fewer at once.", 5
+)
+_UPLOADS: Final = (16, 256, _too_many_uploads)
+_RESULTS: Final = (4, 64, _too_many_results)
+_DRAWN: Final = (1, 3, _too_many_results)
 
 
 @dataclass
@@ -207,8 +227,7 @@ class Spool:
     @asynccontextmanager
     async def upload(self, key: KeyLimits, body: Body) -> AsyncIterator[None]:
         """Let a body in once its key has a place. Raises `ProblemError` if there is none, for it or for its bytes."""
-        refusal = partial(too_many, "uploads", "This key sends too many documents at a time: send fewer.", 5)
-        async with key.uploads.place(refusal):
+        async with key.uploads.place():
             came, counted = 0, body.declared
 
             def count(fresh: int) -> None:
@@ -219,12 +238,12 @@ class Spool:
                 self._bytes += fresh
                 key.uploading += more
                 if more and key.uploading + key.elsewhere().uploading > self._most_of_key:
-                    raise refusal()
+                    raise _too_many_uploads()
                 if self._bytes > self._most:
                     raise self._full()
 
             if key.uploading + body.declared + key.elsewhere().uploading > self._most_of_key:
-                raise refusal()
+                raise _too_many_uploads()
             if self._bytes + body.declared > self._most:
                 raise self._full()
             key.uploading += body.declared

@@ -186,8 +186,10 @@ class Bearers:
         self.spool = Spool(
             max(largest, settings.gateway_spool_bytes), max(largest, settings.gateway_upload_bytes)
         )
-        self.drawings = Places(settings.gateway_drawings, _WAITING_DRAWINGS)
-        self._lookups = Places(*_LOOKED_UP)
+        drawing = "The gateway draws as many results as it does at a time: get this one later."
+        self.drawings = Places(settings.gateway_drawings, _WAITING_DRAWINGS, partial(busy, drawing))
+        looking = "Too many keys are looked up at a time: try again later."
+        self._lookups = Places(*_LOOKED_UP, partial(busy, looking))
         self._known: dict[UUID, Bearer] = {}
         self._rate = SharedRate(connections.bus, settings.gateway_rate)
         self.shared = SharedCounts(connections.bus, self._count)
@@ -231,7 +233,7 @@ class Bearers:
         if bearer:
             key = await self.connections.access.one(identifier)
         else:
-            async with self._lookups.place(_too_many_lookups):
+            async with self._lookups.place():
                 key = await self.connections.access.one(identifier)
             bearer = self._known.get(identifier)
         if key is None:
@@ -284,10 +286,6 @@ def body_of(request: Request) -> Body:
 
 def _full(code: str, limit: str, wait: int) -> ProblemError:
     return too_many(code, f"This key has {limit}, and they are taken.", wait)
-
-
-def _too_many_lookups() -> ProblemError:
-    return busy("Too many keys are looked up at a time: try again later.")
 
 
 def require(bearer: Bearer, scope: Scope) -> None:

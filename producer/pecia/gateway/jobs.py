@@ -19,8 +19,9 @@ from pecia.arguments import Which
 from pecia.errors import InvalidOptionError
 from pecia.formats import Format
 from pecia.gateway import bodies, sending
+from pecia.gateway.bounds import HeldResponse
 from pecia.gateway.identity import Administrator, Bearer, Reader, Reviewer, Submitter, bearers_of
-from pecia.gateway.problems import ProblemError, busy, documented, too_many
+from pecia.gateway.problems import ProblemError, documented
 from pecia.handles import PDF_QUALITY
 from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
 from pecia.request import Moment
@@ -205,7 +206,7 @@ async def write_result(  # noqa: PLR0917  FastAPI names them
             return await job.save(path, form, quality=quality, revision=revision, timeout=0, result=one)
 
         return await _draw(bearer, request, save, form)
-    async with bearer.limits.results.place(too_many_results):
+    async with bearer.limits.results.place():
         result: Any = await job.result(timeout=0, revision=revision)
         if document:
             result = _document_of(result, document, with_conflicts=with_conflicts)
@@ -234,36 +235,13 @@ async def _draw(
     bearer: Bearer, request: Request, save: Callable[..., Awaitable[FilePath]], form: Format
 ) -> Response:
     """Return a result with the pages' pictures: few are drawn at a time, of one key one."""
-    async with AsyncExitStack() as held:
-        async with bearer.limits.drawings.place(too_many_results):
-            await held.enter_async_context(bearer.limits.results.place(too_many_results))
-            scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
-            async with bearers_of(request).drawings.place(_too_many_drawings):
-                path = await save(FilePath(scratch) / "result")
-        return HeldFile(path, _MEDIA_TYPES[form], held.pop_all())
+    async with AsyncExitStack() as held, bearer.limits.drawings.place():
+        await held.enter_async_context(bearer.limits.results.place())
+        scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
+        async with bearers_of(request).drawings.place():
+            path = await save(FilePath(scratch) / "result")
+        return HeldResponse(FileResponse(path, media_type=_MEDIA_TYPES[form]), held.pop_all())
     raise AssertionError  # nothing above suppresses
-
-
-class HeldFile(FileResponse):
-    """A file that is there, as one of its key's results, until it is sent or its reader is gone."""
-
-    def __init__(self, path: FilePath, media_type: str, held: AsyncExitStack) -> None:
-        super().__init__(path, media_type=media_type)
-        self._held = held
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send it."""
-        async with self._held:
-            await super().__call__(scope, receive, send)
-
-
-def too_many_results() -> ProblemError:
-    """Return the refusal of a result that exceeds a limit of its key."""
-    return too_many("results", "This key has too many results written at a time: get fewer at once.", 5)
-
-
-def _too_many_drawings() -> ProblemError:
-    return busy("The gateway draws as many results as it does at a time: get this one later.")
 
 
 @router.get("/jobs/{job_id}/pages", responses=documented(404, 410) | _STREAM, response_model=bodies.Parts)

@@ -6,26 +6,25 @@ import io
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing, closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import FileResponse, Response, StreamingResponse
 from pydantic import BaseModel, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 
 from pecia.aio.job import AsyncJob
-from pecia.errors import DocumentGoneError, JobErasedError, SubmitError
+from pecia.errors import DocumentGoneError, JobErasedError
+from pecia.gateway.bounds import HeldResponse
 from pecia.gateway.forms import DocumentForm
 from pecia.gateway.identity import Bearer, Reader, Submitter, bearers_of, body_of
-from pecia.gateway.jobs import HeldFile, too_many_results
-from pecia.gateway.openai import answers
-from pecia.gateway.openai.intake import batch_name, line_options
-from pecia.gateway.openai.requests import Line, lines_of, parse_line
+from pecia.gateway.openai import completions as answers
+from pecia.gateway.openai.intake import LineReader, batch_name
+from pecia.gateway.openai.requests import lines_of
 from pecia.gateway.openai.statements import Held
 from pecia.gateway.problems import ProblemError
 from pecia.sources import at_hand
@@ -231,27 +230,18 @@ async def read_file(bearer: Reader, file_id: str, request: Request) -> Response:
     """Get what a file holds."""
     held, kind = await _found(bearer, file_id)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(bearer.limits.results.place(too_many_results))
+        await stack.enter_async_context(bearer.limits.results.place())
         if kind:
             written = _answered(bearer, held) if kind == "-output" else _unanswered(bearer, held)
-            return _Written(written, stack.pop_all())
-        original = await bearer.client.connections.store.original(held.id)
-        opened = at_hand(original, bearers_of(request).connections.payloads)
-        path = await finish_in_thread(stack.enter_context, opened)
-        return HeldFile(path, "application/jsonl", stack.pop_all())
+            lines = await stack.enter_async_context(aclosing(written))
+            response: Response = StreamingResponse(lines, media_type="application/jsonl")
+        else:
+            original = await bearer.client.connections.store.original(held.id)
+            opened = at_hand(original, bearers_of(request).connections.payloads)
+            path = await finish_in_thread(stack.enter_context, opened)
+            response = FileResponse(path, media_type="application/jsonl")
+        return HeldResponse(response, stack.pop_all())
     raise AssertionError  # nothing above suppresses
-
-
-class _Written(StreamingResponse):
-    """A file that is written as it is read, as one of its key's results."""
-
-    def __init__(self, content: AsyncGenerator[bytes, None], held: AsyncExitStack) -> None:
-        super().__init__(content, media_type="application/jsonl")
-        self._content, self._held = content, held
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async with self._held, aclosing(self._content):
-            await super().__call__(scope, receive, send)
 
 
 async def _jobs(
@@ -284,26 +274,11 @@ async def _unanswered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]
         original = await connections.store.original(held.id)
     except DocumentGoneError:
         return
-    async with AsyncExitStack() as stack:
-        path = await finish_in_thread(stack.enter_context, at_hand(original, connections.payloads))
-        file = stack.enter_context(path.open("rb"))
-        options, lines, number = line_options(held), lines_of(file), 0
-
-        def read() -> list[Line]:
-            nonlocal number
-            parsed: list[Line] = []
-            for written in lines:
-                line = parse_line(number, written, batch, options)
-                number += 1
-                refusal = line.request if isinstance(line.request, SubmitError) else None
-                parsed.append(replace(line, request=refusal))  # without its picture
-                if len(parsed) == _AT_ONCE:
-                    break
-            return parsed
-
-        while some := await finish_in_thread(read):
-            known = await connections.requests.known([f"{batch}/{line.number}" for line in some])
-            for line in some:
+    with closing(LineReader()) as reader:
+        await finish_in_thread(reader.start, bearer.client, original)
+        while lines := await finish_in_thread(reader.read, held, reader.following):
+            known = await connections.requests.known([f"{batch}/{line.number}" for line in lines])
+            for line in lines:
                 if f"{batch}/{line.number}" not in known:
                     reason = answers.of_line(line.request, held.view.state)
                     yield answers.error_line(batch, line.number, line.custom_id, reason)

@@ -140,8 +140,8 @@ class Line:
 
     number: int
     custom_id: str | None
-    request: Submission[Document] | SubmitError | None
-    """Or why it is none; None: it is not needed any more."""
+    request: Submission[Document] | SubmitError
+    """Or why it is none."""
 
 
 class _Envelope(_Lenient):
