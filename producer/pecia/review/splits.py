@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 from pecia.errors import IdentityConflictError, InvalidOptionError
 from pecia_schemas.bundles import (
+    SURE_KIND,
     BundleDoubt,
     BundleDoubtReason,
     Cut,
@@ -29,9 +30,6 @@ from pecia_schemas.bundles import (
     Subject,
 )
 from pecia_schemas.identities import claim_of, likeness_across, name_parts
-
-_SURE_KIND: Final = 0.7
-"""As the fleet has it."""
 
 
 def corrected(split: Split, change: SplitChange, *, number: int, by: str, at: datetime) -> Split:
@@ -278,7 +276,7 @@ class _Draft:
 def _first_seen(page: SplitPage) -> DocumentPart:
     """Return the document that begins at a page, as far as that page tells."""
     doubt = BundleDoubt(reason=BundleDoubtReason.KIND, pages=(page.number,))
-    is_sure = page.kind is DocumentKind.OTHER or page.kind_probability >= _SURE_KIND
+    is_sure = page.kind is DocumentKind.OTHER or page.kind_probability >= SURE_KIND
     return DocumentPart(
         number=1,
         pages=(page.number,),

@@ -43,9 +43,8 @@ _CLOSING: Final = re.compile(
     re.IGNORECASE,
 )
 _OF_DOCUMENT: Final = re.compile(
-    r"(?:^|\s)(?:date(?: of (?:issue|report))?|issued(?: on)?|report(?:ed)? date|datum"
-    r"|ausgestellt am|발행일|작성일|처방일|교부\s?연월일|보고일|일자|날짜"
-    r"|작성\s?일자)\s*[:\uff1a]?\s*$",
+    r"(?:^|\s)(?:date(?: of (?:issue|report))?|issued(?: on)?|report(?:ed)? date|datum|ausgestellt am|발행일"
+    r"|작성일|처방일|교부\s?연월일|보고일|일자|날짜|작성\s?일자)\s*[:\uff1a]?\s*$",
     re.IGNORECASE,
 )
 _TOP, _BOTTOM = 0.16, 0.9
