@@ -228,34 +228,27 @@ class Spool:
     async def upload(self, key: KeyLimits, body: Body) -> AsyncIterator[None]:
         """Let a body in once its key has a place. Raises `ProblemError` if there is none, for it or for its bytes."""
         async with key.uploads.place():
-            came, counted = 0, body.declared
+            came = counted = 0
 
             def count(fresh: int) -> None:
                 nonlocal came, counted
                 came += fresh
-                more = max(0, came - counted)
+                more = max(came, body.declared) - counted
                 counted += more
                 self._bytes += fresh
                 key.uploading += more
-                if more and key.uploading + key.elsewhere().uploading > self._most_of_key:
+                if (more or not came) and key.uploading + key.elsewhere().uploading > self._most_of_key:
                     raise _too_many_uploads()
-                if self._bytes > self._most:
-                    raise self._full()
+                if self._bytes + (0 if came else counted) > self._most:
+                    raise problems.busy(
+                        "The gateway takes in as many bytes of documents as it may: send them again later."
+                    )
 
-            if key.uploading + body.declared + key.elsewhere().uploading > self._most_of_key:
-                raise _too_many_uploads()
-            if self._bytes + body.declared > self._most:
-                raise self._full()
-            key.uploading += body.declared
             try:
+                count(0)
                 body.count = count
                 yield
             finally:
                 body.count = lambda _: None
                 self._bytes -= came
                 key.uploading -= counted
-
-    def _full(self) -> ProblemError:
-        return problems.busy(
-            "The gateway takes in as many bytes of documents as it may: send them again later."
-        )
