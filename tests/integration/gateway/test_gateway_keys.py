@@ -16,7 +16,7 @@ from pecia import Client, InvalidOptionError, Lane, QueueFullError, ReadDocument
 from pecia.accounts import AccessUsage, Scope
 from pecia.cli.accounts import variables_of
 from pecia.errors import EndpointLimitError
-from pecia.gateway import identity, jobs, submitting, webhooks
+from pecia.gateway import identity, jobs, submitting, tenants
 from tests.shared.command import run_pecia
 from tests.shared.gateways import Gateway
 from tests.shared.real_fleet import RealFleet
@@ -148,7 +148,7 @@ HOOK = "https://clinic.example/hook"
 
 ROUTES = [
     (method, route.path)
-    for router in (submitting.router, jobs.router, webhooks.router)
+    for router in (submitting.router, jobs.router, tenants.webhooks)
     for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods or ())
