@@ -279,16 +279,9 @@ _LETTERS_OF_HANGUL: Final = (
 )
 """In Latin letters, in the order of Unicode: how a syllable begins, its vowel, how it ends."""
 _ONSETS, _VOWELS, _CODAS = (letters.split(",") for letters in _LETTERS_OF_HANGUL)
-_SURNAMES: Final = {
-    "이": "lee",
-    "박": "park",
-    "최": "choi",
-    "노": "noh",
-    "임": "lim",
-    "유": "yoo",
-    "우": "woo",
-    "오": "oh",
-}
+_SURNAMES: Final = dict(
+    zip("이박최노임유우오", ["lee", "park", "choi", "noh", "lim", "yoo", "woo", "oh"], strict=True)
+)
 _SOUNDS_ALIKE: Final = (
     "oo>u ee>i ou>u yeo>io you>io eo>o eu>u ae>a ck>k g>k b>p d>t r>l j>ch oh>o ch>c y>i u>o oi>o e>a ii>i"
 )

@@ -41,13 +41,8 @@ class Body:
         """Whether nothing more of it comes."""
         self.count: Callable[[int], None] = lambda _: None
         """Is told how many bytes have come; may raise."""
-        self._receive, self._most = receive, most
+        self._receive, self.most = receive, most
         self._taken, self._waited = 0, 0.0
-
-    def check_declared(self) -> None:
-        """Raise `ProblemError` if it says itself that it is too large."""
-        if self.declared > self._most:
-            raise self._too_large()
 
     async def receive(self) -> Message:
         """Return the next message. Raises `ProblemError` if the body is too large or too slow."""
@@ -68,8 +63,8 @@ class Body:
         self.complete = not message.get("more_body", False)
         fresh = len(message.get("body", b""))
         self._taken += fresh
-        if self._taken > self._most:
-            raise self._too_large()
+        if self._taken > self.most:
+            raise self.too_large()
         self.count(fresh)
         return message
 
@@ -80,11 +75,12 @@ class Body:
                 while not self.complete:
                     self.complete = not (await self._receive()).get("more_body", False)
 
-    def _too_large(self) -> ProblemError:
+    def too_large(self) -> ProblemError:
+        """Return the refusal of a body that is, or says that it is, too large."""
         return ProblemError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             "too_large",
-            f"A request has at most {self._most:,} bytes: send fewer documents at a time.",
+            f"A request has at most {self.most:,} bytes: send fewer documents at a time.",
         )
 
 
@@ -110,7 +106,8 @@ class BoundedBodies:
         try:
             if self._admit is not None:
                 await self._admit(Request(scope))
-            body.check_declared()
+            if body.declared > body.most:
+                raise body.too_large()
         except (ProblemError, PeciaError) as error:
             app = await problems.answer(Request(scope), error)
         await app(scope, body.receive, answering)

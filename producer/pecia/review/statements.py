@@ -211,12 +211,7 @@ class Reviews(store.Statements[store.D_co]):
             raise JobErasedError(job_id, job.erased_at)
 
     def _write(
-        self,
-        connection: store.Connection,
-        row: Any,
-        keys: Keyring,
-        now: Page | Split,
-        values: dict[str, Any],
+        self, connection: store.Connection, row: Any, keys: Keyring, now: Page | Split, values: dict[str, Any]
     ) -> None:
         own, job_id = new_id(), row.job_id
         about = {"id": own, "job_id": job_id, "part_id": row.id, "number": row.next, "actor": self._actor}

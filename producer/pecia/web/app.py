@@ -35,9 +35,7 @@ def web_page() -> list[BaseRoute]:
     desk = Desk(lambda request: Work(job_ids=(request.path_params["reviewed"],)))
     return [
         *files_at("pecia.web", _ASSETS),
-        Route("/session", Secured(request_response(_is_signed_in)), methods=["GET"]),
-        Route("/session", Secured(request_response(_sign_in)), methods=["POST"]),
-        Route("/session", Secured(request_response(_sign_out)), methods=["DELETE"]),
+        Route("/session", Secured(request_response(_session)), methods=["GET", "POST", "DELETE"]),
         Mount("/desk/{reviewed:uuid}", _ForReviewers(Secured(Router(desk.routes)))),
     ]
 
@@ -52,6 +50,18 @@ class _ForReviewers:
         bearer: Bearer = Request(scope).state.bearer
         require(bearer, KeyScope.REVIEW)
         await self._app(scope, receive, send)
+
+
+async def _session(request: Request) -> Response:
+    """Sign in or out, or answer 204, 205 without a cookie: to look is no error."""
+    if request.method == "POST":
+        return await _sign_in(request)
+    if request.method == "DELETE":
+        response = Response(status_code=HTTPStatus.NO_CONTENT)
+        response.delete_cookie(COOKIE, path="/")
+        return response
+    is_known = COOKIE in request.cookies
+    return Response(status_code=HTTPStatus.NO_CONTENT if is_known else HTTPStatus.RESET_CONTENT)
 
 
 async def _sign_in(request: Request) -> Response:
@@ -69,17 +79,4 @@ async def _sign_in(request: Request) -> Response:
     response.set_cookie(
         COOKIE, key, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
     )
-    return response
-
-
-async def _is_signed_in(request: Request) -> Response:
-    """Answer 204, or 205 without a cookie: to look is no error."""
-    return Response(
-        status_code=HTTPStatus.NO_CONTENT if COOKIE in request.cookies else HTTPStatus.RESET_CONTENT
-    )
-
-
-async def _sign_out(_: Request) -> Response:
-    response = Response(status_code=HTTPStatus.NO_CONTENT)
-    response.delete_cookie(COOKIE, path="/")
     return response

@@ -21,14 +21,7 @@ from pecia_schemas.bundles import (
     SplitPage,
     Subject,
 )
-from pecia_schemas.identities import (
-    Claim,
-    claim_of,
-    compare,
-    identity_of,
-    is_expected,
-    likeness_across,
-)
+from pecia_schemas.identities import Claim, claim_of, compare, identity_of, is_expected, likeness_across
 from pecia_schemas.results import Page
 from pecia_workers.bundles.kinds import Evidence, judge
 from pecia_workers.bundles.signs import PageSigns, signs_of
@@ -62,18 +55,16 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "blank": 1.11,
 }
 """Of the signs that a document begins: log odds, as `python -m tests.shared.drawn_bundles` fits and prints them."""
-_SIGN_OF: Final[Mapping[str, CutSign]] = {
-    **dict.fromkeys(("first_number", "next_number", "number_breaks", "before_is_last"), CutSign.PAGE_NUMBER),
-    **dict.fromkeys(("same_head", "new_head", "letterhead", "no_head", "title", "same_title"), CutSign.HEAD),
-    **dict.fromkeys(("other_date", "opens", "closed", "goes_on"), CutSign.HEAD),
-    **dict.fromkeys(("other_kind", "same_kind"), CutSign.KIND),
-    **dict.fromkeys(
-        ("names_nobody", "names_fully", "same_patient", "other_patient", "patient_in_doubt"), CutSign.IDENTITY
-    ),
-    **dict.fromkeys(("same_barcode", "other_barcode"), CutSign.BARCODE),
-    "size": CutSign.SIZE,
-    "blank": CutSign.BLANK,
+_OF_SIGNS: Final[Mapping[CutSign, str]] = {
+    CutSign.PAGE_NUMBER: "first_number next_number number_breaks before_is_last",
+    CutSign.HEAD: "same_head new_head letterhead no_head title same_title other_date opens closed goes_on",
+    CutSign.KIND: "other_kind same_kind",
+    CutSign.IDENTITY: "names_nobody names_fully same_patient other_patient patient_in_doubt",
+    CutSign.BARCODE: "same_barcode other_barcode",
+    CutSign.SIZE: "size",
+    CutSign.BLANK: "blank",
 }
+_SIGN_OF: Final = {name: sign for sign, names in _OF_SIGNS.items() for name in names.split()}
 _BEGINNINGS: Final = frozenset({"first_number", "before_is_last", "opens", "other_kind", "size"})
 _TIES: Final = frozenset({"next_number", "same_head", "same_barcode"})
 _NOTHING: Final[Mapping[str, float]] = {}

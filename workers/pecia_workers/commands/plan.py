@@ -95,10 +95,7 @@ def _rows(
         ("a page", f"{load.prompt:,.0f} tokens in, {load.output:,.0f} out"),
         ("speed", steps),
         ("one engine", busy),
-        (
-            "a page takes",
-            f"{times.service.mean:.1f} s and waits {times.waiting.mean:.1f} s, simulated",
-        ),
+        ("a page takes", f"{times.service.mean:.1f} s and waits {times.waiting.mean:.1f} s, simulated"),
         ("together", whole),
         ("in flight", f"{fleet.rate:g}/s x {times.in_system.mean:.1f} s = {fleet.in_flight:.0f} pages"),
         ("KV cache", f"{(times.kv_used or 0) * cache:.1f} of {cache:.1f} GiB, each engine"),
