@@ -113,11 +113,6 @@ def _judged(names: Relation, births: Relation, numbers: Relation) -> Comparison:
     return Comparison(likeness, differs and likeness is not Likeness.SAME)
 
 
-def likeness(one: Identity | Subject, other: Identity | Subject) -> Likeness:
-    """Return whether two identities are of one patient."""
-    return compare(claim_of(one), claim_of(other)).likeness
-
-
 def likeness_across(one: Claim, other: Claim) -> Likeness:
     """Return whether two documents are of one patient: of near numbers none is taken for a misread one."""
     likeness = compare(one, other).likeness

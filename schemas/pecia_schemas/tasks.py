@@ -344,9 +344,6 @@ class RequestBatch(RequestFile):
 HIDDEN_KINDS: Final = (RequestFile.kind, RequestBatch.kind)
 """Kinds of jobs without a part, which lists and counts of jobs leave out unless they ask for them."""
 
-AnyTask = ReadDocument | ReadBundle | CaptionVideo
-"""Every kind of task there is."""
-
 _TYPES: dict[str, type[Task[Any]]] = {
     task.kind: task for task in (ReadDocument, ReadBundle, CaptionVideo, RequestFile, RequestBatch)
 }

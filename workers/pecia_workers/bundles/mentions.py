@@ -81,7 +81,7 @@ _DATES: Final = re.compile(
     r"|(?P<d3>\d{1,2})\.? (?P<n3>[^\W\d_]{3,9})\.?,? (?P<y3>\d{4})"
     r"|(?P<n4>[^\W\d_]{3,9})\.? (?P<d4>\d{1,2}),? (?P<y4>\d{4}))(?!\w)"
 )
-_AS_DIGITS: Final = str.maketrans("OolISB", "001158")
+AS_DIGITS: Final = str.maketrans("OolISB", "001158")
 _NUMBER: Final = re.compile(r"\W*(?P<number>[A-Z]{0,4}[- ]?\d[\w-]{3,}(?:[ -]\d{2,})*)", re.IGNORECASE)
 
 
@@ -94,7 +94,7 @@ def dates_in(text: str) -> Iterator[tuple[re.Match[str], Births]]:
 
 def _readings(match: re.Match[str]) -> Iterator[dt.date]:
     part = {
-        name: (value or "").translate(_AS_DIGITS)
+        name: (value or "").translate(AS_DIGITS)
         for name, value in match.groupdict().items()
         if name[0] != "n"
     }

@@ -12,7 +12,7 @@ from pecia_schemas.bundles import DocumentKind
 from pecia_schemas.identities import Claim
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.bundles.kinds import Evidence, evidence_of, languages_in, title_kind
-from pecia_workers.bundles.mentions import Piece, claims_of, dates_in, pieces_of
+from pecia_workers.bundles.mentions import AS_DIGITS, Piece, claims_of, dates_in, pieces_of
 
 _N: Final = r"([\dOolI]{1,3})"
 _PAGE_NUMBER: Final = re.compile(
@@ -142,7 +142,7 @@ def _page_number(texts: Sequence[str]) -> tuple[int | None, int | None]:
                 place, total = int(match["place"]), int(match["total"])
             else:
                 numbers = [
-                    int(group.translate(_AS_DIGITS))
+                    int(group.translate(AS_DIGITS))
                     for group in match.groups()
                     if group and group != match["place"]
                 ]
@@ -150,9 +150,6 @@ def _page_number(texts: Sequence[str]) -> tuple[int | None, int | None]:
             if place and (total is None or place <= total):
                 return place, total
     return None, None
-
-
-_AS_DIGITS: Final = str.maketrans("OolI", "0011")
 
 
 def _date_of(pieces: Sequence[Piece]) -> dt.date | None:
