@@ -173,24 +173,18 @@ def _patient(part: DocumentPart) -> dict[str, Any] | None:
         patient["name"] = [{"text": identity.name}]
     if identity.birth_date and IdentitySign.BIRTH_DATE not in doubted:
         patient["birthDate"] = identity.birth_date.isoformat()
-    numbers = [
-        (number, code)
+    system = "http://terminology.hl7.org/CodeSystem/v2-0203"
+    if numbers := [
+        {"type": {"coding": [{"system": system, "code": code}]}, "value": number}
         for sign, code, known in (
             (IdentitySign.RECORD_NUMBER, "MR", identity.record_numbers),
             (IdentitySign.INSURANCE_NUMBER, "SN", identity.insurance_numbers),
         )
         for number in known
         if sign not in doubted
-    ]
-    system = "http://terminology.hl7.org/CodeSystem/v2-0203"
-    if numbers:
-        patient["identifier"] = [
-            {"type": {"coding": [{"system": system, "code": code}]}, "value": number}
-            for number, code in numbers
-        ]
-    if not patient:
-        return None
-    return {"resourceType": "Patient", **patient}
+    ]:
+        patient["identifier"] = numbers
+    return {"resourceType": "Patient", **patient} if patient else None
 
 
 def _reference(document: BundledDocument, when: str) -> dict[str, Any]:
@@ -275,12 +269,7 @@ def _value(text: str, unit: str) -> dict[str, Any]:
     code = _ucum(printed)
     if not found or not code or _THOUSANDS.search(found[2]) or (unit and found[3].strip()):
         return {"valueString": f"{text} {unit}".strip()}
-    quantity: dict[str, Any] = {
-        "value": found[2].replace(",", "."),
-        "unit": printed,
-        "system": _UCUM,
-        "code": code,
-    }
+    quantity = {"value": found[2].replace(",", "."), "unit": printed, "system": _UCUM, "code": code}
     return {"valueQuantity": quantity | ({"comparator": found[1]} if found[1] else {})}
 
 

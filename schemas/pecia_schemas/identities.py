@@ -120,6 +120,12 @@ def likeness_across(one: Claim, other: Claim) -> Likeness:
     return Likeness.UNKNOWN if is_near and likeness is Likeness.SAME else likeness
 
 
+def only_same(claim: Claim, known: Iterable[Claim]) -> int | None:
+    """Return which of the known, counted from 1, alone is surely of the same patient."""
+    same = [n for n, one in enumerate(known, 1) if likeness_across(claim, one) is Likeness.SAME]
+    return same[0] if len(same) == 1 else None
+
+
 def is_expected(expected: Claim, claim: Claim) -> bool:
     """Return whether a document is of the patient whom the caller expects.
 

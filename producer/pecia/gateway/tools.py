@@ -32,6 +32,7 @@ from pecia.errors import InvalidOptionError, InvalidSourceError, JobTimeoutError
 from pecia.gateway import bounds, submitting
 from pecia.gateway.bodies import Job, Submission, Submitted
 from pecia.gateway.identity import Bearer, Bearers, require
+from pecia.gateway.openai.requests import first_of
 from pecia.gateway.problems import ProblemError, of_error
 from pecia_schemas.media import PageRanges
 from pecia_schemas.results import Document, Page
@@ -171,9 +172,7 @@ def _answering(
         except PeciaError as error:
             raise ToolError(f"{getattr(error, 'code', of_error(error).code)}: {error}") from None
         except ValidationError as error:
-            (first, *_) = error.errors(include_url=False, include_context=False, include_input=False)
-            where = ".".join(map(str, first["loc"]))
-            raise ToolError(f"invalid_option: {where}: {first['msg']}. Correct it.") from None
+            raise ToolError(f"invalid_option: {first_of(error)} Correct it.") from None
         except Exception as error:  # noqa: BLE001  its text may quote a document, and would be logged
             raise ToolError(
                 f"internal: A fault in Pecia itself ({type(error).__name__}): please report it."

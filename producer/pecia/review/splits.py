@@ -20,7 +20,6 @@ from pecia_schemas.bundles import (
     DocumentKind,
     DocumentPart,
     Identity,
-    Likeness,
     PatientDecision,
     Split,
     SplitAction,
@@ -29,7 +28,7 @@ from pecia_schemas.bundles import (
     SplitRevision,
     Subject,
 )
-from pecia_schemas.identities import claim_of, likeness_across, name_parts
+from pecia_schemas.identities import claim_of, name_parts, only_same
 
 
 def corrected(split: Split, change: SplitChange, *, number: int, by: str, at: datetime) -> Split:
@@ -137,12 +136,7 @@ class _Draft:
         typed = claim_of(identity)
         if not (name_parts(typed.name) or typed.births or typed.numbers or typed.policies):
             raise InvalidOptionError("Give a name, a date of birth or a number of the patient.")
-        same = [
-            number
-            for number, known in enumerate(self._patients, 1)
-            if likeness_across(typed, claim_of(known)) is Likeness.SAME
-        ]
-        return same[0] if len(same) == 1 else self._add(Identity(**identity.model_dump()))
+        return only_same(typed, map(claim_of, self._patients)) or self._add(Identity(**identity.model_dump()))
 
     def _accept(self) -> None:
         part = self._part_numbered()

@@ -21,7 +21,15 @@ from pecia_schemas.bundles import (
     SplitPage,
     Subject,
 )
-from pecia_schemas.identities import Claim, claim_of, compare, identity_of, is_expected, likeness_across
+from pecia_schemas.identities import (
+    Claim,
+    claim_of,
+    compare,
+    identity_of,
+    is_expected,
+    likeness_across,
+    only_same,
+)
 from pecia_schemas.results import Page
 from pecia_workers.bundles.kinds import Evidence, judge
 from pecia_workers.bundles.signs import PageSigns, signs_of
@@ -405,12 +413,7 @@ class _People:
         """Return the only patient of documents without a conflict who is surely the same; None: or not the expected."""
         if self._subject and not self._is_expected(claim):
             return None
-        same = [
-            number
-            for number, known in enumerate(self.claims[: self._sure], 1)
-            if likeness_across(claim, known) is Likeness.SAME
-        ]
-        return same[0] if len(same) == 1 else None
+        return only_same(claim, self.claims[: self._sure])
 
     def _is_expected(self, claim: Claim) -> bool:
         subject = self._subject

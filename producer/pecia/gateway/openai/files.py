@@ -78,28 +78,23 @@ def wrong(code: str, detail: str) -> ProblemError:
 
 
 def _file_body(held: Held) -> dict[str, Any]:
-    return {
-        "id": f"file-{held.id.hex}",
-        "object": "file",
-        "bytes": held.task["source"]["size"],
-        "created_at": seconds(held.view.submitted_at),
-        "expires_at": seconds(held.file_expires_at),
-        "filename": held.view.label,
-        "purpose": "batch",
-        "status": "processed",
-    }
+    about = {"bytes": held.task["source"]["size"], "filename": held.view.label, "purpose": "batch"}
+    return _body(held, held.id.hex, held.view.submitted_at) | about
 
 
 def result_body(held: Held, kind: str) -> dict[str, Any]:
     """Return an output or error file, which is written whenever it is read: its size is not known."""
+    name = f"{batch_name(held)}{kind}"
+    about = {"bytes": None, "filename": f"{name}.jsonl", "purpose": "batch_output"}
+    return _body(held, name.removeprefix("batch_"), held.view.finished_at) | about
+
+
+def _body(held: Held, name: str, made_at: datetime | None) -> dict[str, Any]:
     return {
-        "id": f"file-{batch_name(held).removeprefix('batch_')}{kind}",
+        "id": f"file-{name}",
         "object": "file",
-        "bytes": None,
-        "created_at": seconds(held.view.finished_at),
+        "created_at": seconds(made_at),
         "expires_at": seconds(held.file_expires_at),
-        "filename": f"{batch_name(held)}{kind}.jsonl",
-        "purpose": "batch_output",
         "status": "processed",
     }
 
