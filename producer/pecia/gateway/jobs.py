@@ -1,7 +1,7 @@
 """Jobs over HTTP: how they are, what they read, their ends."""
 
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -198,19 +198,21 @@ async def write_result(  # noqa: PLR0917  FastAPI names them
     """Get the result of a job that is over, in any form that `pecia result` writes."""
     job = await bearer.client.job(job_id)
     await _wait(bearer, request, job, wait)
-    if form.is_binary:
 
-        async def save(path: FilePath) -> FilePath:
-            result = await job.result(timeout=0, revision=revision) if document else None
-            one = _document_of(result, document, with_conflicts=with_conflicts) if document else None
-            return await job.save(path, form, quality=quality, revision=revision, timeout=0, result=one)
+    async def chosen() -> Any:
+        result = await job.result(timeout=0, revision=revision)
+        return _document_of(result, document, with_conflicts=with_conflicts) if document else result
 
-        return await _draw(bearer, request, save, form)
+    if form.is_binary:  # few are drawn at a time, of one key one
+        async with AsyncExitStack() as held, bearer.limits.drawings.place():
+            await held.enter_async_context(bearer.limits.results.place())
+            scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
+            async with bearers_of(request).drawings.place():
+                one, path = await chosen() if document else None, FilePath(scratch) / "result"
+                path = await job.save(path, form, quality=quality, revision=revision, timeout=0, result=one)
+            return HeldResponse(FileResponse(path, media_type=_MEDIA_TYPES[form]), held.pop_all())
     async with bearer.limits.results.place():
-        result: Any = await job.result(timeout=0, revision=revision)
-        if document:
-            result = _document_of(result, document, with_conflicts=with_conflicts)
-        content = await finish_in_thread(formats.render, result, form)
+        content = await finish_in_thread(formats.render, await chosen(), form)
     return Response(content, media_type=_MEDIA_TYPES[form])
 
 
@@ -229,19 +231,6 @@ def _document_of(result: Any, number: int, *, with_conflicts: bool) -> BundledDo
             "The patient of this document is in conflict: review it, or say with_conflicts=true.",
         )
     return document
-
-
-async def _draw(
-    bearer: Bearer, request: Request, save: Callable[..., Awaitable[FilePath]], form: Format
-) -> Response:
-    """Return a result with the pages' pictures: few are drawn at a time, of one key one."""
-    async with AsyncExitStack() as held, bearer.limits.drawings.place():
-        await held.enter_async_context(bearer.limits.results.place())
-        scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
-        async with bearers_of(request).drawings.place():
-            path = await save(FilePath(scratch) / "result")
-        return HeldResponse(FileResponse(path, media_type=_MEDIA_TYPES[form]), held.pop_all())
-    raise AssertionError  # nothing above suppresses
 
 
 @router.get("/jobs/{job_id}/pages", responses=documented(404, 410) | _STREAM, response_model=bodies.Parts)
