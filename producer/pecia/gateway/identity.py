@@ -60,31 +60,23 @@ class Looks:
 
     def __init__(self, connections: AsyncConnections) -> None:
         self._store = connections.store
-        self._waiting: dict[tuple[str, UUID], asyncio.Future[JobView | None]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._wanted: set[tuple[str, UUID]] = set()
+        self._next: asyncio.Task[dict[tuple[str, UUID], JobView]] | None = None
+        self._turn = asyncio.Lock()
 
     async def view(self, tenant: str, job_id: UUID) -> JobView:
         """Return how a job is now. Raises `JobNotFoundError` if the tenant has none of this id."""
-        new = asyncio.get_running_loop().create_future
-        coming = self._waiting.setdefault((tenant, job_id), new())
-        self._looking = self._looking or asyncio.create_task(self._look())
-        view = await asyncio.shield(coming)
-        if view is None:
+        self._wanted.add((tenant, job_id))
+        self._next = self._next or asyncio.create_task(self._look())
+        views = await asyncio.shield(self._next)
+        if (tenant, job_id) not in views:
             raise JobNotFoundError(job_id)
-        return view
+        return views[tenant, job_id]
 
-    async def _look(self) -> None:
-        while self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            try:
-                found = await self._store.views_of_tenants(waiting)
-            except Exception as error:  # noqa: BLE001  raised to all that wait for it
-                for coming in waiting.values():
-                    coming.set_exception(error)
-            else:
-                for one, coming in waiting.items():
-                    coming.set_result(found.get(one))
-        self._looking = None
+    async def _look(self) -> dict[tuple[str, UUID], JobView]:
+        async with self._turn:
+            wanted, self._wanted, self._next = self._wanted, set(), None
+            return await self._store.views_of_tenants(wanted)
 
 
 class TenantClient(AsyncClient):
