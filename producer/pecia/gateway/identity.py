@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -124,16 +126,29 @@ class Bearer:
         self.tokens -= 1
         return 0.0
 
-    async def admit(self, lane: Lane, documents: int) -> None:
-        """Count documents that are submitted, until they are `settled`.
+    @asynccontextmanager
+    async def admitted(self, documents: Mapping[Lane, int]) -> AsyncIterator[None]:
+        """Count the documents that the block submits, by lane: as written once it ends, until the next count.
 
         Raises `ProblemError` if the key may not, or not so many now.
         """
-        if lane not in self.key.lanes:
-            raise ProblemError(
-                HTTPStatus.FORBIDDEN, "lane_forbidden", f"This key may not submit to lane {lane}."
-            )
-        self.under_way = await self._admit(documents)
+        admitted = 0
+        try:
+            for lane, count in documents.items():
+                if lane not in self.key.lanes:
+                    raise ProblemError(
+                        HTTPStatus.FORBIDDEN, "lane_forbidden", f"This key may not submit to lane {lane}."
+                    )
+                self.under_way = await self._admit(count)
+                admitted += count
+            yield
+        finally:
+            self.under_way -= admitted
+            if self.load is not None:
+                self.load = AccessUsage(
+                    pages_of_day=self.load.pages_of_day + admitted,
+                    pages_in_flight=self.load.pages_in_flight + admitted,
+                )
 
     async def _admit(self, documents: int) -> int:
         """Return how many are under way with these. Raises `ProblemError` if they are too many."""
@@ -150,15 +165,6 @@ class Bearer:
         if key.pages_in_flight is not None and self.load.pages_in_flight + more > key.pages_in_flight:
             raise _full("pages_in_flight", f"{key.pages_in_flight} pages in flight", 5)
         return more
-
-    def settled(self, documents: int) -> None:
-        """Count documents that were admitted as written, until the next count."""
-        self.under_way -= documents
-        if self.load is not None:
-            self.load = AccessUsage(
-                pages_of_day=self.load.pages_of_day + documents,
-                pages_in_flight=self.load.pages_in_flight + documents,
-            )
 
     async def check_load(self) -> None:
         """Raise `ProblemError` if the key may not submit one document more now, before any comes."""

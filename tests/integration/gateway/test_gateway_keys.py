@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -339,11 +340,11 @@ async def test_a_limit_holds_among_requests_at_the_same_time(monkeypatch: pytest
     bearer = identity.Bearer(cast("Any", key), cast("Any", client), looked_up=0.0, tokens=1.0)
 
     async def admitted() -> int:
-        ends = await asyncio.gather(*(bearer.admit(Lane.NORMAL, 1) for _ in range(8)), return_exceptions=True)
-        return ends.count(None)
+        async with AsyncExitStack() as stack:
+            entering = (stack.enter_async_context(bearer.admitted({Lane.NORMAL: 1})) for _ in range(8))
+            return (await asyncio.gather(*entering, return_exceptions=True)).count(None)
 
     assert await admitted() == 2
-    bearer.settled(2)
     assert await admitted() == 0, "written, and not counted yet"
     monkeypatch.setattr(identity, "_COUNTED_S", 0)
     assert await admitted() == 2

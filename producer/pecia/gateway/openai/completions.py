@@ -41,17 +41,11 @@ async def complete_chat(
     async with bearers.spool.upload(bearer.limits, body_of(request)):
         chat = parse_chat(await request.body())
         task, lane = chat.task(), Lane(chat.pecia.get("priority", Lane.NORMAL))
-        await bearer.admit(lane, 1)
-        try:
-            async with bearers.submitting:
-                job = await bearer.client.submit(
-                    task,
-                    priority=lane,
-                    idempotency_key=idempotency_key,
-                    expires=timedelta(seconds=_LONGEST_S),
-                )
-        finally:
-            bearer.settled(1)
+        async with bearer.admitted({lane: 1}), bearers.submitting:
+            limit = timedelta(seconds=_LONGEST_S)
+            job = await bearer.client.submit(
+                task, priority=lane, idempotency_key=idempotency_key, expires=limit
+            )
     del chat, task
     try:
         with bearer.limits.wait(bearers.settings.gateway_streams):
