@@ -17,7 +17,6 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 
-from pecia.aio.job import AsyncJob
 from pecia.errors import DocumentGoneError, JobErasedError
 from pecia.gateway.bounds import HeldResponse
 from pecia.gateway.forms import DocumentForm
@@ -239,16 +238,10 @@ async def read_file(bearer: Reader, file_id: str, request: Request) -> Response:
     raise AssertionError  # nothing above suppresses
 
 
-async def _jobs(
-    bearer: Bearer, held: Held, states: tuple[JobState, ...]
-) -> AsyncGenerator[AsyncJob[Any], None]:
-    async with aclosing(bearer.client.jobs(batch=held.view.batch, state=states, page_size=_AT_ONCE)) as jobs:
-        async for job in jobs:
-            yield job
-
-
 async def _answered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]:
-    async with aclosing(_jobs(bearer, held, ANSWERED)) as jobs:
+    async with aclosing(
+        bearer.client.jobs(batch=held.view.batch, state=ANSWERED, page_size=_AT_ONCE)
+    ) as jobs:
         async for job in jobs:
             try:
                 document = await job.result(timeout=0)
@@ -260,7 +253,8 @@ async def _answered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]:
 async def _unanswered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]:
     """Yield what has no answer: jobs, then lines that never became one."""
     batch = batch_name(held)
-    async with aclosing(_jobs(bearer, held, ANSWERED + UNANSWERED)) as jobs:
+    over = ANSWERED + UNANSWERED
+    async with aclosing(bearer.client.jobs(batch=held.view.batch, state=over, page_size=_AT_ONCE)) as jobs:
         async for job in jobs:
             if job.erased_at is not None or job.state in UNANSWERED:
                 yield answers.error_line(batch, job.id, job.label, answers.of_job(job._view))  # noqa: SLF001  ours
