@@ -21,8 +21,7 @@ from pydantic import SecretStr
 from pecia import errors
 from pecia_schemas import storable
 from pecia_schemas.encryption import DecryptionError, Keyring, unseal_task
-from pecia_schemas.media import HEAD_BYTES, MAX_SIDE, URL_SCHEMES, MediaType, PayloadRef, UrlRef, sniff
-from pecia_schemas.piles import Pile, pack
+from pecia_schemas.media import HEAD_BYTES, MAX_SIDE, URL_SCHEMES, MediaType, PayloadRef, Pile, UrlRef, sniff
 
 if TYPE_CHECKING:
     from pecia_schemas.payloads import Deposit, PayloadStore
@@ -257,7 +256,7 @@ def opened(source: object) -> Iterator[IO[bytes]]:
     elif isinstance(source, Pile):
         with tempfile.TemporaryFile(prefix="pecia-pile-") as packed:
             try:
-                pack(_each_opened(source), packed)
+                Pile.pack(_each_opened(source), packed)
             except (OSError, TypeError) as error:
                 raise unreadable(error) from error
             packed.seek(0)

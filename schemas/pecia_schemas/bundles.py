@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from pecia_schemas import storable
 from pecia_schemas.blocks import Box, Confidence, Stored, Text
+
+SURE_KIND: Final = 0.7
+"""Probability from which on the kind of a document is not in doubt."""
 
 
 class DocumentKind(StrEnum):

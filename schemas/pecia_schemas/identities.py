@@ -113,16 +113,17 @@ def _judged(names: Relation, births: Relation, numbers: Relation) -> Comparison:
     return Comparison(likeness, differs and likeness is not Likeness.SAME)
 
 
-def likeness(one: Identity | Subject, other: Identity | Subject) -> Likeness:
-    """Return whether two identities are of one patient."""
-    return compare(claim_of(one), claim_of(other)).likeness
-
-
 def likeness_across(one: Claim, other: Claim) -> Likeness:
     """Return whether two documents are of one patient: of near numbers none is taken for a misread one."""
     likeness = compare(one, other).likeness
     is_near = number_relation(one.numbers, other.numbers) is Relation.NEAR
     return Likeness.UNKNOWN if is_near and likeness is Likeness.SAME else likeness
+
+
+def only_same(claim: Claim, known: Iterable[Claim]) -> int | None:
+    """Return which of the known, counted from 1, alone is surely of the same patient."""
+    same = [n for n, one in enumerate(known, 1) if likeness_across(claim, one) is Likeness.SAME]
+    return same[0] if len(same) == 1 else None
 
 
 def is_expected(expected: Claim, claim: Claim) -> bool:
@@ -279,16 +280,9 @@ _LETTERS_OF_HANGUL: Final = (
 )
 """In Latin letters, in the order of Unicode: how a syllable begins, its vowel, how it ends."""
 _ONSETS, _VOWELS, _CODAS = (letters.split(",") for letters in _LETTERS_OF_HANGUL)
-_SURNAMES: Final = {
-    "이": "lee",
-    "박": "park",
-    "최": "choi",
-    "노": "noh",
-    "임": "lim",
-    "유": "yoo",
-    "우": "woo",
-    "오": "oh",
-}
+_SURNAMES: Final = dict(
+    zip("이박최노임유우오", ["lee", "park", "choi", "noh", "lim", "yoo", "woo", "oh"], strict=True)
+)
 _SOUNDS_ALIKE: Final = (
     "oo>u ee>i ou>u yeo>io you>io eo>o eu>u ae>a ck>k g>k b>p d>t r>l j>ch oh>o ch>c y>i u>o oi>o e>a ii>i"
 )

@@ -1,6 +1,7 @@
-"""What kind of file some bytes are, by the bytes alone; where it is, which of its pages are meant, how they look."""
+"""What kind of file some bytes are, by the bytes alone; where it is, several as one, its pages and how they look."""
 
 import re
+import shutil
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import IO, Final, Protocol, Self
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -294,6 +296,46 @@ class Ordinals:
         """Return them as pages, counted from 1: as many of the first ranges as so many characters hold."""
         text = str(PageRanges(tuple((first + 1, last + 1) for first, last in self.ranges)))
         return text if len(text) <= most else text[:most].rpartition(",")[0]
+
+
+_MEMBER_HEADER: Final = 30
+"""Bytes before a member's name, the last four of which say how long that and the extra field behind it are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pile:
+    """Several files as one document, in this order; of a folder those that it holds, as people number them."""
+
+    sources: tuple[Path | bytes | IO[bytes], ...]
+
+    @staticmethod
+    def pack(files: Iterable[IO[bytes]], target: IO[bytes]) -> None:
+        """Write the rest of each file to a ZIP archive, stored and unnamed. The same files make the same bytes."""
+        with ZipFile(target, "w", ZIP_STORED) as archive:
+            archive.writestr(ZipInfo(PILE_MARK), b"")
+            for number, file in enumerate(files, 1):
+                with archive.open(ZipInfo(f"{number:06}"), "w", force_zip64=True) as member:
+                    shutil.copyfileobj(file, member, 1024**2)
+
+    @staticmethod
+    def members(file: IO[bytes]) -> list[tuple[int, int]]:
+        """Return where each file of a pile begins and ends in it. Raises `ValueError` if it is damaged."""
+        size = file.seek(0, 2)
+        places = []
+        try:
+            with ZipFile(file) as archive:
+                infos = archive.infolist()
+        except (BadZipFile, NotImplementedError, ValueError, OSError):
+            raise ValueError("The archive is damaged.") from None
+        for info in (info for info in infos if info.filename != PILE_MARK):
+            file.seek(info.header_offset)
+            lengths = file.read(_MEMBER_HEADER)[-4:]
+            named = int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+            start = info.header_offset + _MEMBER_HEADER + named
+            places.append((start, start + info.file_size if info.compress_type == ZIP_STORED else -1))
+        if any(not 0 <= start <= end <= size for start, end in places):
+            raise ValueError("The archive is damaged.")
+        return places
 
 
 GROUP = "pecia.pages"

@@ -168,16 +168,14 @@ class PayloadStore:
         return deposit, content, sealed_size(size, key) if key else size
 
     def _size(self, name: str) -> int | None:
-        try:
+        with suppress(FileNotFoundError):
             return obstore.head(self._store, name)["size"]
-        except FileNotFoundError:
-            return None
+        return None
 
     async def _size_async(self, name: str) -> int | None:
-        try:
+        with suppress(FileNotFoundError):
             return (await obstore.head_async(self._store, name))["size"]
-        except FileNotFoundError:
-            return None
+        return None
 
     def _is_intact(self, reference: PayloadRef) -> bool:
         """Return whether what a directory holds by that name is the document; a bucket sees to that by itself.

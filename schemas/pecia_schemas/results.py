@@ -45,17 +45,17 @@ _LINES: Final = TypeAdapter(tuple[Line, ...], config=ConfigDict(defer_build=True
 
 
 class Verdict(StrEnum):
-    """How far a page's text can be trusted."""
+    """How far a page's text can be trusted. Declared from the best to the worst."""
 
     OK = "ok"
     BLANK = "blank"
     REVIEW = "review"
     """A doubt is on a number, unit, dose, date or name."""
+    LOW_CONFIDENCE = "low_confidence"
     INCOMPLETE = "incomplete"
     """There is ink that looks like text, and it was not read."""
     TRUNCATED = "truncated"
     REPETITION = "repetition"
-    LOW_CONFIDENCE = "low_confidence"
     UNREADABLE = "unreadable"
 
     @property
@@ -66,27 +66,16 @@ class Verdict(StrEnum):
     @property
     def rank(self) -> int:
         """A number that is larger the better the verdict."""
-        return _WORST_FIRST.index(self)
+        return -list(Verdict).index(self)
 
     @staticmethod
     def worst(*verdicts: Verdict) -> Verdict:
         """Return the worst of these."""
-        return min(verdicts, key=_WORST_FIRST.index)
+        return min(verdicts, key=lambda verdict: verdict.rank)
 
-
-_WORST_FIRST: Final = (
-    Verdict.UNREADABLE,
-    Verdict.REPETITION,
-    Verdict.TRUNCATED,
-    Verdict.INCOMPLETE,
-    Verdict.LOW_CONFIDENCE,
-    Verdict.REVIEW,
-    Verdict.BLANK,
-    Verdict.OK,
-)
 
 VerdictName = Literal[
-    "ok", "blank", "review", "incomplete", "truncated", "repetition", "low_confidence", "unreadable"
+    "ok", "blank", "review", "low_confidence", "incomplete", "truncated", "repetition", "unreadable"
 ]
 NEEDS_REVIEW: Final = "verdict NOT IN ('ok', 'blank')"
 """SQL: the same of a part, as its index has it."""

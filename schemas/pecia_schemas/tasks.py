@@ -28,8 +28,7 @@ from pydantic.dataclasses import dataclass
 from pecia_schemas import storable
 from pecia_schemas.bundled import Bundle
 from pecia_schemas.bundles import Subject
-from pecia_schemas.media import URL_SCHEMES, PageRanges, PayloadRef, UrlRef
-from pecia_schemas.piles import Pile
+from pecia_schemas.media import URL_SCHEMES, PageRanges, PayloadRef, Pile, UrlRef
 from pecia_schemas.results import Captions, Document
 from pecia_schemas.states import Stage
 
@@ -344,9 +343,6 @@ class RequestBatch(RequestFile):
 
 HIDDEN_KINDS: Final = (RequestFile.kind, RequestBatch.kind)
 """Kinds of jobs without a part, which lists and counts of jobs leave out unless they ask for them."""
-
-AnyTask = ReadDocument | ReadBundle | CaptionVideo
-"""Every kind of task there is."""
 
 _TYPES: dict[str, type[Task[Any]]] = {
     task.kind: task for task in (ReadDocument, ReadBundle, CaptionVideo, RequestFile, RequestBatch)

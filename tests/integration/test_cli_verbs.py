@@ -21,7 +21,7 @@ from pecia import CachedFrom, Client, GenerationOptions, Job, Preset, ReadDocume
 from pecia.endpoints import body_of_test
 from pecia_schemas.states import new_id
 from pecia_schemas.tasks import Preparation, task_from_json
-from pecia_workers.outgoing.webhooks import Signer
+from pecia_workers.outgoing.webhooks import sign
 from tests.shared.command import run_pecia
 from tests.shared.fixture_types import Eventually, Picture
 from tests.shared.house import House
@@ -299,7 +299,7 @@ def test_dead_deliveries_are_shown_try_by_try_and_replayed(  # noqa: PLR0917  fi
 def post(url: str, secret: str) -> int:
     """Send a signed notice and return the status of the answer."""
     notice = body_of_test() | {"timestamp": "2026-11-21T12:00:00Z"}
-    signed = Signer(SecretStr(secret)).sign(new_id(), notice)
+    signed = sign(new_id(), notice, [secret])
     request = Request(url, data=signed.body, headers=dict(signed.headers))  # noqa: S310  loopback
     try:
         with urlopen(request, timeout=WAIT_S) as reply:  # noqa: S310

@@ -28,7 +28,7 @@ from pecia_workers.ledger.outbox import (
     record_outcome,
 )
 from pecia_workers.outgoing.places import Places
-from pecia_workers.outgoing.webhooks import RetrySchedule
+from pecia_workers.outgoing.webhooks import RETRIES
 from tests.shared.failing_writes import fail_writes, let_writes_pass
 from tests.shared.fixture_types import Eventually, Make
 from tests.shared.forking import Started
@@ -115,7 +115,7 @@ def test_between_tries_the_row_says_when_it_goes_on(
 ) -> None:
     receiver.planned = [Answer(503, headers={"retry-after": "3600"})]
     delivery = outbox.promise(receiver.url)
-    with working(settings, RetrySchedule()):
+    with working(settings, RETRIES):
         eventually(lambda: outbox.row(delivery)["last_status"] == 503)
     (row,) = outbox.query("SELECT state, last_error, next_at - now() AS pause FROM deliveries")
     assert (row["state"], row["last_error"]) == ("pending", "http_503")

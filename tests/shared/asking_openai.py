@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from pydantic import SecretStr
 
-from pecia_schemas.backoff import Backoff
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.openai.engine import OpenAiEngine
 from pecia_workers.engines.openai.server import Retries
+from pecia_workers.protocol.attempts import Backoff
 from pecia_workers.protocol.base import Engine, EngineRequest, Generation
 from tests.shared.chat_server import ChatServerDouble
 

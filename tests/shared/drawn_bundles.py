@@ -599,8 +599,7 @@ def fitted(seeds: Sequence[int], *, steps: int = 60, ridge: float = 0.0003) -> d
         bundle = drawn_bundle(seed)
         starts = {document.pages[0] for document in bundle.documents}
         part: Part | None = None
-        signs = [signs_of(page) for page in bundle.pages]
-        for place, page in enumerate(signs):
+        for page in map(signs_of, bundle.pages):
             if page.is_sheet:
                 part = None
             elif page.blank and part:
@@ -608,8 +607,7 @@ def fitted(seeds: Sequence[int], *, steps: int = 60, ridge: float = 0.0003) -> d
             elif part is None:
                 part = first_part(page)
             else:
-                following = next((later for later in signs[place + 1 :] if not later.blank), None)
-                features = features_of(part, page, following)
+                features = features_of(part, page)
                 rows.append([features.get(name, 0.0) for name in names])
                 truth.append(page.number in starts)
                 if page.number in starts:

@@ -32,7 +32,7 @@ from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.outbox import fan_out
 from pecia_workers.ledger.recovery import expire_jobs
-from pecia_workers.outgoing.webhooks import Signer
+from pecia_workers.outgoing.webhooks import sign
 from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome
 from tests.shared.house import hear_nothing
 from tests.shared.limits import WAIT_S
@@ -204,8 +204,7 @@ class RealFleet:
     def callbacks(self) -> list[Callback]:
         self.fan_out()
         rows = self._postgres.execute("SELECT id, url, body FROM deliveries ORDER BY created_at").fetchall()
-        signer = Signer(SecretStr(self.webhook_secret))
-        signed = [(row, signer.sign(row["id"], row["body"])) for row in rows]
+        signed = [(row, sign(row["id"], row["body"], [self.webhook_secret])) for row in rows]
         return [
             Callback(
                 url=row["url"],

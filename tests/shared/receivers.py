@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler
@@ -25,12 +25,13 @@ from pecia_schemas.settings import ClientSettings, WorkerSettings
 from pecia_schemas.states import new_id
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.outbox import fan_out
-from pecia_workers.outgoing.webhooks import RetrySchedule, WebhookWorker
+from pecia_workers.outgoing.webhooks import RETRIES, WebhookWorker
+from pecia_workers.protocol.attempts import Backoff
 from tests.shared.http_doubles import LoopbackServer, QuietHandler, at_work, serving
 from tests.shared.limits import WAIT_S
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
-AT_ONCE = RetrySchedule(first=timedelta(milliseconds=20), factor=1)
+AT_ONCE = replace(RETRIES, first_s=0.02, factor=1)
 DOCUMENT_TEXT = "Hemoglobin 13.2"
 
 _PROMISE = str(PROMISE_CALLBACKS.compile(create_engine("postgresql+psycopg://"))).encode()
@@ -266,7 +267,7 @@ def settings_for(database_url: str, **changes: Any) -> WorkerSettings:
 
 
 @contextmanager
-def working(settings: WorkerSettings, schedule: RetrySchedule | None = AT_ONCE) -> Iterator[WebhookWorker]:
+def working(settings: WorkerSettings, backoff: Backoff | None = AT_ONCE) -> Iterator[WebhookWorker]:
     """A webhook worker at work, on a loop in a thread."""
-    with at_work(WebhookWorker(settings, schedule=schedule)) as worker:
+    with at_work(WebhookWorker(settings, backoff=backoff)) as worker:
         yield worker

@@ -19,7 +19,7 @@ from pecia_schemas.bundles import (
     SplitChange,
     Subject,
 )
-from pecia_schemas.identities import likeness
+from pecia_schemas.identities import claim_of, compare
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.bundles.corrections import with_new_pages
 from pecia_workers.bundles.mentions import claims_of, pieces_of
@@ -87,7 +87,8 @@ def person(name: str | None = None, birth: dt.date | None = None, *records: str)
     ],
 )
 def test_identities_are_compared_as_people_do(one: Identity, other: Identity, expected: Likeness) -> None:
-    assert likeness(one, other) is likeness(other, one) is expected
+    claims = claim_of(one), claim_of(other)
+    assert compare(*claims).likeness is compare(*reversed(claims)).likeness is expected
 
 
 @pytest.mark.parametrize(

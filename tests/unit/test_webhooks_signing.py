@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import standardwebhooks
-from pydantic import SecretStr
 
 from pecia.errors import ConfigurationError, WebhookVerificationError
 from pecia.webhooks import verify
 from pecia_schemas.states import new_id
-from pecia_workers.outgoing.webhooks import SignedNotice, Signer
+from pecia_workers.outgoing.webhooks import SignedNotice, sign
 from tests.shared.command import run_pecia
 from tests.shared.limits import WAIT_S
 from tests.shared.npm_files import NothingThereError, absent, installed, tools
@@ -47,7 +46,7 @@ def notice() -> dict[str, Any]:
 
 
 def signed(*, secret: str = SECRET, at: datetime | None = None) -> SignedNotice:
-    return Signer(SecretStr(secret)).sign(DELIVERY, notice(), at=at)
+    return sign(DELIVERY, notice(), [secret], at=at)
 
 
 def test_the_case_of_names_other_signatures_and_the_zone_of_the_time_do_not_matter() -> None:
@@ -95,7 +94,7 @@ def test_another_time_body_or_secret_does_not_verify() -> None:
 
 
 def test_a_signed_body_that_is_no_notice_is_told_apart() -> None:
-    request = Signer(SecretStr(SECRET)).sign(DELIVERY, {"type": "news"})
+    request = sign(DELIVERY, {"type": "news"}, [SECRET])
     assert "update pecia" in refused(request.body, request.headers)
 
 
@@ -140,7 +139,7 @@ def library(request: pytest.FixtureRequest) -> Verify:
 
 
 def signed_by(*secrets: str, at: datetime | None = None) -> SignedNotice:
-    return Signer(*map(SecretStr, secrets)).sign(new_id(), NOTICE, at=at)
+    return sign(new_id(), NOTICE, secrets, at=at)
 
 
 @pytest.mark.gate

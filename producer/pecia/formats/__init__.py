@@ -9,8 +9,7 @@ from typing import cast
 
 from pecia.errors import ConfigurationError, IdentityConflictError, InvalidFormatError
 from pecia.formats import text
-from pecia_schemas.bundled import Bundle
-from pecia_schemas.fhir import fhir_of
+from pecia_schemas.bundled import Bundle, fhir_of
 from pecia_schemas.installing import install_command
 from pecia_schemas.results import BundledDocument, Captions, Document
 

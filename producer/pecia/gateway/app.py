@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from pecia.errors import PeciaError
-from pecia.gateway import jobs, keys, problems, submitting, webhooks
+from pecia.gateway import jobs, problems, submitting, tenants
 from pecia.gateway.announcements import GatewayConnections
 from pecia.gateway.bodies import Job, Submission, Submitted
 from pecia.gateway.bounds import BoundedBodies
@@ -25,8 +25,8 @@ from pecia.gateway.identity import Bearers, GatewayConfiguration, authorization_
 from pecia.gateway.openai import batches, completions, files
 from pecia.gateway.openai.intake import Intake
 from pecia.gateway.openai.requests import MOST_LINE
-from pecia.gateway.problems import Problem, ProblemError
-from pecia.gateway.reference import reference
+from pecia.gateway.pages import reference
+from pecia.gateway.problems import Problem
 
 _CODES: Final = "\n".join(f"| `{code}` | {meaning} |" for code, meaning in problems.CODES.items())
 _ABOUT: Final = f"""
@@ -82,7 +82,7 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     v1 = APIRouter(prefix="/v1")
-    for router in (submitting.router, jobs.router, keys.router, webhooks.router):
+    for router in (submitting.router, jobs.router, tenants.keys, tenants.webhooks):
         v1.include_router(router)
     app.include_router(v1)
     for router in (files.router, batches.router, completions.router):
@@ -91,14 +91,7 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
         app.router.routes.append(Route(_TOOLS, _Tools()))
     app.add_api_route("/healthz", healthy, tags=["gateway"], responses={})
     app.router.routes += (*reference(), *more)
-    for kind in (
-        PeciaError,
-        ProblemError,
-        HTTPException,
-        RequestValidationError,
-        ClientDisconnect,
-        Exception,
-    ):
+    for kind in (PeciaError, HTTPException, RequestValidationError, ClientDisconnect, Exception):
         app.add_exception_handler(kind, problems.answer)
     app.add_middleware(BoundedBodies, most=partial(_most_bytes, settings.gateway_max_bytes), admit=_admit)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
@@ -124,10 +117,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         _, more = models_json_schema(
-            [
-                (Submission, "validation"),
-                *((answer, "serialization") for answer in (Job, Submitted, Problem)),
-            ],
+            [(Submission, "validation"), *((one, "serialization") for one in (Job, Submitted, Problem))],
             ref_template=_SCHEMAS,
         )
         schemas = described["components"]["schemas"]

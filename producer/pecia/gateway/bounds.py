@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -13,6 +13,7 @@ from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pecia.errors import PeciaError
@@ -40,13 +41,8 @@ class Body:
         """Whether nothing more of it comes."""
         self.count: Callable[[int], None] = lambda _: None
         """Is told how many bytes have come; may raise."""
-        self._receive, self._most = receive, most
+        self._receive, self.most = receive, most
         self._taken, self._waited = 0, 0.0
-
-    def check_declared(self) -> None:
-        """Raise `ProblemError` if it says itself that it is too large."""
-        if self.declared > self._most:
-            raise self._too_large()
 
     async def receive(self) -> Message:
         """Return the next message. Raises `ProblemError` if the body is too large or too slow."""
@@ -67,8 +63,8 @@ class Body:
         self.complete = not message.get("more_body", False)
         fresh = len(message.get("body", b""))
         self._taken += fresh
-        if self._taken > self._most:
-            raise self._too_large()
+        if self._taken > self.most:
+            raise self.too_large()
         self.count(fresh)
         return message
 
@@ -79,11 +75,12 @@ class Body:
                 while not self.complete:
                     self.complete = not (await self._receive()).get("more_body", False)
 
-    def _too_large(self) -> ProblemError:
+    def too_large(self) -> ProblemError:
+        """Return the refusal of a body that is, or says that it is, too large."""
         return ProblemError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             "too_large",
-            f"A request has at most {self._most:,} bytes: send fewer documents at a time.",
+            f"A request has at most {self.most:,} bytes: send fewer documents at a time.",
         )
 
 
@@ -109,7 +106,8 @@ class BoundedBodies:
         try:
             if self._admit is not None:
                 await self._admit(Request(scope))
-            body.check_declared()
+            if body.declared > body.most:
+                raise body.too_large()
         except (ProblemError, PeciaError) as error:
             app = await problems.answer(Request(scope), error)
         await app(scope, body.receive, answering)
@@ -133,26 +131,39 @@ def _closing(body: Body, send: Send) -> Send:
     return sending
 
 
+class HeldResponse(Response):
+    """A response that keeps what it took, such as a place, until it is sent or its reader is gone."""
+
+    def __init__(self, response: Response, taken: AsyncExitStack) -> None:
+        self._response, self._taken, self.background = response, taken, None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        async with self._taken:
+            await self._response(scope, receive, send)
+
+
 class Places:
     """Places for work of one kind: so many run at a time, some wait in line, and the rest is refused."""
 
-    def __init__(self, running: int, waiting: int) -> None:
+    def __init__(self, running: int, waiting: int, refusal: Callable[[], ProblemError]) -> None:
         self._most = running + waiting
         self._free = asyncio.Semaphore(running)
         self._taken = 0
+        self._refusal = refusal
 
     @asynccontextmanager
-    async def place(self, refusal: Callable[[], ProblemError]) -> AsyncIterator[None]:
+    async def place(self) -> AsyncIterator[None]:
         """Hold a place, once there is one. Raises the refusal if too many wait, or for too long."""
         if self._taken >= self._most:
-            raise refusal()
+            raise self._refusal()
         self._taken += 1
         try:
             try:
                 async with asyncio.timeout(_IN_LINE_S):
                     await self._free.acquire()
             except TimeoutError:
-                raise refusal() from None
+                raise self._refusal() from None
             try:
                 yield
             finally:
@@ -161,9 +172,15 @@ class Places:
             self._taken -= 1
 
 
-_UPLOADS: Final = (16, 256)
-_RESULTS: Final = (4, 64)
-_DRAWN: Final = (1, 3)
+_too_many_uploads = partial(
+    too_many, "uploads", "This key sends too many documents at a time: send fewer.", 5
+)
+_too_many_results = partial(
+    too_many, "results", "This key has too many results written at a time: get fewer at once.", 5
+)
+_UPLOADS: Final = (16, 256, _too_many_uploads)
+_RESULTS: Final = (4, 64, _too_many_results)
+_DRAWN: Final = (1, 3, _too_many_results)
 
 
 @dataclass
@@ -207,36 +224,28 @@ class Spool:
     @asynccontextmanager
     async def upload(self, key: KeyLimits, body: Body) -> AsyncIterator[None]:
         """Let a body in once its key has a place. Raises `ProblemError` if there is none, for it or for its bytes."""
-        refusal = partial(too_many, "uploads", "This key sends too many documents at a time: send fewer.", 5)
-        async with key.uploads.place(refusal):
-            came, counted = 0, body.declared
+        async with key.uploads.place():
+            came = counted = 0
 
             def count(fresh: int) -> None:
                 nonlocal came, counted
                 came += fresh
-                more = max(0, came - counted)
+                more = max(came, body.declared) - counted
                 counted += more
                 self._bytes += fresh
                 key.uploading += more
-                if more and key.uploading + key.elsewhere().uploading > self._most_of_key:
-                    raise refusal()
-                if self._bytes > self._most:
-                    raise self._full()
+                if (more or not came) and key.uploading + key.elsewhere().uploading > self._most_of_key:
+                    raise _too_many_uploads()
+                if self._bytes + (0 if came else counted) > self._most:
+                    raise problems.busy(
+                        "The gateway takes in as many bytes of documents as it may: send them again later."
+                    )
 
-            if key.uploading + body.declared + key.elsewhere().uploading > self._most_of_key:
-                raise refusal()
-            if self._bytes + body.declared > self._most:
-                raise self._full()
-            key.uploading += body.declared
             try:
+                count(0)
                 body.count = count
                 yield
             finally:
                 body.count = lambda _: None
                 self._bytes -= came
                 key.uploading -= counted
-
-    def _full(self) -> ProblemError:
-        return problems.busy(
-            "The gateway takes in as many bytes of documents as it may: send them again later."
-        )

@@ -12,44 +12,34 @@ from starlette.formparsers import MultiPartParser
 
 
 class DocumentForm(MultiPartParser):
-    """Parses a form. What its files hold is gone when this is closed."""
+    """Parses a form. What its files hold is gone when this is closed; threads read several of them at a time."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._shared = _Shared()
+        self.spool: Final[IO[bytes]] = tempfile.TemporaryFile(prefix="pecia-form-")  # noqa: SIM115  see close()
+        self.lock: Final = threading.Lock()
+        self.spooled = 0
 
     def on_headers_finished(self) -> None:
         """Give a file its place in the form's own, in that of a temporary file of its own."""
         super().on_headers_finished()
         if (upload := self._current_part.file) is not None:
             upload.file.close()
-            upload.file = cast("Any", _Piece(self._shared))
+            upload.file = cast("Any", _Piece(self))
 
     def close(self) -> None:
         """Free the disk."""
-        self._shared.file.close()
-
-
-class _Shared:
-    """The file of a form; threads read several documents at a time."""
-
-    def __init__(self) -> None:
-        self.file: Final[IO[bytes]] = tempfile.TemporaryFile(prefix="pecia-form-")  # noqa: SIM115  see close()
-        self.lock: Final = threading.Lock()
-        self.end = 0
+        self.spool.close()
 
 
 class _Piece(io.RawIOBase):
     """One document of a form, written in one go, before the next one."""
 
-    def __init__(self, shared: _Shared) -> None:
-        self._shared = shared
+    def __init__(self, form: DocumentForm) -> None:
+        self._form = form
         self._start = self._at = self._size = 0
 
     def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
@@ -64,20 +54,20 @@ class _Piece(io.RawIOBase):
         return self._at
 
     def write(self, data: Any, /) -> int:
-        with self._shared.lock:
+        with self._form.lock:
             if not self._size:
-                self._start = self._shared.end
-            self._shared.file.seek(self._start + self._size)
-            self._shared.file.write(data)
+                self._start = self._form.spooled
+            self._form.spool.seek(self._start + self._size)
+            self._form.spool.write(data)
             self._size += len(data)
             self._at = self._size
-            self._shared.end = self._start + self._size
+            self._form.spooled = self._start + self._size
         return len(data)
 
     def readinto(self, buffer: Any, /) -> int:
         view = memoryview(buffer)[: max(0, self._size - self._at)]
-        with self._shared.lock:
-            self._shared.file.seek(self._start + self._at)
-            count = cast("Any", self._shared.file).readinto(view)
+        with self._form.lock:
+            self._form.spool.seek(self._start + self._at)
+            count = cast("Any", self._form.spool).readinto(view)
         self._at += count
         return int(count)

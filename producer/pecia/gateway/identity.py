@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -60,31 +62,23 @@ class Looks:
 
     def __init__(self, connections: AsyncConnections) -> None:
         self._store = connections.store
-        self._waiting: dict[tuple[str, UUID], asyncio.Future[JobView | None]] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._wanted: set[tuple[str, UUID]] = set()
+        self._next: asyncio.Task[dict[tuple[str, UUID], JobView]] | None = None
+        self._turn = asyncio.Lock()
 
     async def view(self, tenant: str, job_id: UUID) -> JobView:
         """Return how a job is now. Raises `JobNotFoundError` if the tenant has none of this id."""
-        new = asyncio.get_running_loop().create_future
-        coming = self._waiting.setdefault((tenant, job_id), new())
-        self._looking = self._looking or asyncio.create_task(self._look())
-        view = await asyncio.shield(coming)
-        if view is None:
+        self._wanted.add((tenant, job_id))
+        self._next = self._next or asyncio.create_task(self._look())
+        views = await asyncio.shield(self._next)
+        if (tenant, job_id) not in views:
             raise JobNotFoundError(job_id)
-        return view
+        return views[tenant, job_id]
 
-    async def _look(self) -> None:
-        while self._waiting:
-            waiting, self._waiting = self._waiting, {}
-            try:
-                found = await self._store.views_of_tenants(waiting)
-            except Exception as error:  # noqa: BLE001  raised to all that wait for it
-                for coming in waiting.values():
-                    coming.set_exception(error)
-            else:
-                for one, coming in waiting.items():
-                    coming.set_result(found.get(one))
-        self._looking = None
+    async def _look(self) -> dict[tuple[str, UUID], JobView]:
+        async with self._turn:
+            wanted, self._wanted, self._next = self._wanted, set(), None
+            return await self._store.views_of_tenants(wanted)
 
 
 class TenantClient(AsyncClient):
@@ -132,16 +126,29 @@ class Bearer:
         self.tokens -= 1
         return 0.0
 
-    async def admit(self, lane: Lane, documents: int) -> None:
-        """Count documents that are submitted, until they are `settled`.
+    @asynccontextmanager
+    async def admitted(self, documents: Mapping[Lane, int]) -> AsyncIterator[None]:
+        """Count the documents that the block submits, by lane: as written once it ends, until the next count.
 
         Raises `ProblemError` if the key may not, or not so many now.
         """
-        if lane not in self.key.lanes:
-            raise ProblemError(
-                HTTPStatus.FORBIDDEN, "lane_forbidden", f"This key may not submit to lane {lane}."
-            )
-        self.under_way = await self._admit(documents)
+        admitted = 0
+        try:
+            for lane, count in documents.items():
+                if lane not in self.key.lanes:
+                    raise ProblemError(
+                        HTTPStatus.FORBIDDEN, "lane_forbidden", f"This key may not submit to lane {lane}."
+                    )
+                self.under_way = await self._admit(count)
+                admitted += count
+            yield
+        finally:
+            self.under_way -= admitted
+            if self.load is not None:
+                self.load = AccessUsage(
+                    pages_of_day=self.load.pages_of_day + admitted,
+                    pages_in_flight=self.load.pages_in_flight + admitted,
+                )
 
     async def _admit(self, documents: int) -> int:
         """Return how many are under way with these. Raises `ProblemError` if they are too many."""
@@ -158,15 +165,6 @@ class Bearer:
         if key.pages_in_flight is not None and self.load.pages_in_flight + more > key.pages_in_flight:
             raise _full("pages_in_flight", f"{key.pages_in_flight} pages in flight", 5)
         return more
-
-    def settled(self, documents: int) -> None:
-        """Count documents that were admitted as written, until the next count."""
-        self.under_way -= documents
-        if self.load is not None:
-            self.load = AccessUsage(
-                pages_of_day=self.load.pages_of_day + documents,
-                pages_in_flight=self.load.pages_in_flight + documents,
-            )
 
     async def check_load(self) -> None:
         """Raise `ProblemError` if the key may not submit one document more now, before any comes."""
@@ -186,8 +184,10 @@ class Bearers:
         self.spool = Spool(
             max(largest, settings.gateway_spool_bytes), max(largest, settings.gateway_upload_bytes)
         )
-        self.drawings = Places(settings.gateway_drawings, _WAITING_DRAWINGS)
-        self._lookups = Places(*_LOOKED_UP)
+        drawing = "The gateway draws as many results as it does at a time: get this one later."
+        self.drawings = Places(settings.gateway_drawings, _WAITING_DRAWINGS, partial(busy, drawing))
+        looking = "Too many keys are looked up at a time: try again later."
+        self._lookups = Places(*_LOOKED_UP, partial(busy, looking))
         self._known: dict[UUID, Bearer] = {}
         self._rate = SharedRate(connections.bus, settings.gateway_rate)
         self.shared = SharedCounts(connections.bus, self._count)
@@ -231,7 +231,7 @@ class Bearers:
         if bearer:
             key = await self.connections.access.one(identifier)
         else:
-            async with self._lookups.place(_too_many_lookups):
+            async with self._lookups.place():
                 key = await self.connections.access.one(identifier)
             bearer = self._known.get(identifier)
         if key is None:
@@ -284,10 +284,6 @@ def body_of(request: Request) -> Body:
 
 def _full(code: str, limit: str, wait: int) -> ProblemError:
     return too_many(code, f"This key has {limit}, and they are taken.", wait)
-
-
-def _too_many_lookups() -> ProblemError:
-    return busy("Too many keys are looked up at a time: try again later.")
 
 
 def require(bearer: Bearer, scope: Scope) -> None:

@@ -1,7 +1,7 @@
 """Jobs over HTTP: how they are, what they read, their ends."""
 
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,8 +19,9 @@ from pecia.arguments import Which
 from pecia.errors import InvalidOptionError
 from pecia.formats import Format
 from pecia.gateway import bodies, sending
+from pecia.gateway.bounds import HeldResponse
 from pecia.gateway.identity import Administrator, Bearer, Reader, Reviewer, Submitter, bearers_of
-from pecia.gateway.problems import ProblemError, busy, documented, too_many
+from pecia.gateway.problems import ProblemError, documented
 from pecia.handles import PDF_QUALITY
 from pecia.records import AuditAction, Batch, Counts, Erasure, FoundPage, Listing, PartOutcome, UsageFigures
 from pecia.request import Moment
@@ -197,19 +198,21 @@ async def write_result(  # noqa: PLR0917  FastAPI names them
     """Get the result of a job that is over, in any form that `pecia result` writes."""
     job = await bearer.client.job(job_id)
     await _wait(bearer, request, job, wait)
-    if form.is_binary:
 
-        async def save(path: FilePath) -> FilePath:
-            result = await job.result(timeout=0, revision=revision) if document else None
-            one = _document_of(result, document, with_conflicts=with_conflicts) if document else None
-            return await job.save(path, form, quality=quality, revision=revision, timeout=0, result=one)
+    async def chosen() -> Any:
+        result = await job.result(timeout=0, revision=revision)
+        return _document_of(result, document, with_conflicts=with_conflicts) if document else result
 
-        return await _draw(bearer, request, save, form)
-    async with bearer.limits.results.place(too_many_results):
-        result: Any = await job.result(timeout=0, revision=revision)
-        if document:
-            result = _document_of(result, document, with_conflicts=with_conflicts)
-        content = await finish_in_thread(formats.render, result, form)
+    if form.is_binary:  # few are drawn at a time, of one key one
+        async with AsyncExitStack() as held, bearer.limits.drawings.place():
+            await held.enter_async_context(bearer.limits.results.place())
+            scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
+            async with bearers_of(request).drawings.place():
+                one, path = await chosen() if document else None, FilePath(scratch) / "result"
+                path = await job.save(path, form, quality=quality, revision=revision, timeout=0, result=one)
+            return HeldResponse(FileResponse(path, media_type=_MEDIA_TYPES[form]), held.pop_all())
+    async with bearer.limits.results.place():
+        content = await finish_in_thread(formats.render, await chosen(), form)
     return Response(content, media_type=_MEDIA_TYPES[form])
 
 
@@ -228,42 +231,6 @@ def _document_of(result: Any, number: int, *, with_conflicts: bool) -> BundledDo
             "The patient of this document is in conflict: review it, or say with_conflicts=true.",
         )
     return document
-
-
-async def _draw(
-    bearer: Bearer, request: Request, save: Callable[..., Awaitable[FilePath]], form: Format
-) -> Response:
-    """Return a result with the pages' pictures: few are drawn at a time, of one key one."""
-    async with AsyncExitStack() as held:
-        async with bearer.limits.drawings.place(too_many_results):
-            await held.enter_async_context(bearer.limits.results.place(too_many_results))
-            scratch = held.enter_context(tempfile.TemporaryDirectory(prefix="pecia-gateway-"))
-            async with bearers_of(request).drawings.place(_too_many_drawings):
-                path = await save(FilePath(scratch) / "result")
-        return HeldFile(path, _MEDIA_TYPES[form], held.pop_all())
-    raise AssertionError  # nothing above suppresses
-
-
-class HeldFile(FileResponse):
-    """A file that is there, as one of its key's results, until it is sent or its reader is gone."""
-
-    def __init__(self, path: FilePath, media_type: str, held: AsyncExitStack) -> None:
-        super().__init__(path, media_type=media_type)
-        self._held = held
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send it."""
-        async with self._held:
-            await super().__call__(scope, receive, send)
-
-
-def too_many_results() -> ProblemError:
-    """Return the refusal of a result that exceeds a limit of its key."""
-    return too_many("results", "This key has too many results written at a time: get fewer at once.", 5)
-
-
-def _too_many_drawings() -> ProblemError:
-    return busy("The gateway draws as many results as it does at a time: get this one later.")
 
 
 @router.get("/jobs/{job_id}/pages", responses=documented(404, 410) | _STREAM, response_model=bodies.Parts)

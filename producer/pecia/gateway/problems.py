@@ -199,11 +199,6 @@ async def answer(request: Request, error: Exception) -> JSONResponse:
     return response_to(error, as_openai=request.url.path.startswith(OPENAI))
 
 
-def content_of(error: ProblemError) -> dict[str, Any]:
-    """Return the body of a refusal."""
-    return _problem(error.status, error.code, error.detail).model_dump(mode="json", exclude_defaults=True)
-
-
 def response_to(error: Exception, *, as_openai: bool = False) -> JSONResponse:
     """Return the answer to an exception.
 

@@ -6,7 +6,6 @@ What is bounded here comes before a request is known, or after its answer; `boun
 from __future__ import annotations
 
 import asyncio
-import json
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -152,7 +151,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._stop(self._head_timer)
         self._refused = 0
-        body = json.dumps(problems.content_of(error)).encode()
+        body = bytes(problems.response_to(error).body)
         head = (
             f"HTTP/1.1 {error.status.value} {error.status.phrase}\r\ncontent-type: {problems.MEDIA_TYPE}\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"

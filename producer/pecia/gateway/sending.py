@@ -3,16 +3,17 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
 
 from fastapi import Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
 
 from pecia.aio.job import AsyncJob
 from pecia.errors import InvalidOptionError, PeciaError
 from pecia.gateway.bodies import Job
+from pecia.gateway.bounds import HeldResponse
 from pecia.gateway.identity import Bearer
 from pecia.gateway.problems import of_error
 from pecia.records import PartOutcome
@@ -94,7 +95,7 @@ async def of_events(events: AsyncGenerator[JobEvent, None], read: ReadEvents) ->
 
 def stream(
     bearer: Bearer, settings: GatewaySettings, job: AsyncJob[Any], sent: AsyncGenerator[bytes, None]
-) -> StreamingResponse:
+) -> Response:
     """Return the response that sends all of it, and then how the job is."""
 
     async def to_the_end() -> AsyncGenerator[bytes, None]:
@@ -108,22 +109,11 @@ def stream(
             if not isinstance(error, PeciaError):
                 raise  # to be logged
 
-    counted = ExitStack()
+    counted = AsyncExitStack()
     counted.enter_context(bearer.limits.wait(settings.gateway_streams))
-    return _Streaming(counted, _beating(to_the_end()))
-
-
-class _Streaming(StreamingResponse):
-    """A response that counts as one of its key's streams until it ends, however that is."""
-
-    def __init__(self, counted: ExitStack, content: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(content, media_type=MEDIA_TYPE, headers=_HEADERS)
-        self._counted, self._content = counted, content
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        with self._counted:
-            async with aclosing(self._content):
-                await super().__call__(scope, receive, send)
+    content = _beating(to_the_end())
+    counted.push_async_callback(content.aclose)
+    return HeldResponse(StreamingResponse(content, media_type=MEDIA_TYPE, headers=_HEADERS), counted)
 
 
 async def _beating(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

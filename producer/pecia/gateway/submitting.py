@@ -172,12 +172,9 @@ async def accept(
     """Submit documents, as far as the key may. Raises `ProblemError`, `PeciaError` if none is accepted."""
     tasks = list(tasks_of(submission, files))
     failures: dict[int, Any] = {}
-    admitted = 0
+    lanes = Counter(Lane(one.priority or submission.priority) for one in tasks)
     try:
-        for lane, count in Counter(one.priority or submission.priority for one in tasks).items():
-            await bearer.admit(Lane(lane), count)
-            admitted += count
-        async with bearers_of(request).submitting:
+        async with bearer.admitted(lanes), bearers_of(request).submitting:
             accepted = await submit_tasks(
                 bearer.client, submission, tasks, _keys(request, submission, len(tasks))
             )
@@ -185,8 +182,6 @@ async def accept(
         if not len(error.accepted):
             raise error.failures[min(error.failures)] from None
         accepted, failures = error.accepted, dict(error.failures)
-    finally:
-        bearer.settled(admitted)
     numbers = (number for number in range(len(tasks)) if number not in failures)
     jobs = [Job.of(job, number=number) for number, job in zip(numbers, accepted, strict=True)]
     if not failures and not any(job.created for job in jobs):

@@ -29,9 +29,10 @@ from pecia.accounts import Scope as Right
 from pecia.aio.client import AsyncClient
 from pecia.aio.job import AsyncJob
 from pecia.errors import InvalidOptionError, InvalidSourceError, JobTimeoutError, PeciaError
-from pecia.gateway import bounds, jobs, submitting
+from pecia.gateway import bounds, submitting
 from pecia.gateway.bodies import Job, Submission, Submitted
 from pecia.gateway.identity import Bearer, Bearers, require
+from pecia.gateway.openai.requests import first_of
 from pecia.gateway.problems import ProblemError, of_error
 from pecia_schemas.media import PageRanges
 from pecia_schemas.results import Document, Page
@@ -126,7 +127,7 @@ class GatewayBackend:
         """Yield the client of the key's tenant, as one of the key's results."""
         bearer = _bearer(context)
         require(bearer, right)
-        async with bearer.limits.results.place(jobs.too_many_results):
+        async with bearer.limits.results.place():
             yield bearer.client
 
     async def accept(
@@ -171,9 +172,7 @@ def _answering(
         except PeciaError as error:
             raise ToolError(f"{getattr(error, 'code', of_error(error).code)}: {error}") from None
         except ValidationError as error:
-            (first, *_) = error.errors(include_url=False, include_context=False, include_input=False)
-            where = ".".join(map(str, first["loc"]))
-            raise ToolError(f"invalid_option: {where}: {first['msg']}. Correct it.") from None
+            raise ToolError(f"invalid_option: {first_of(error)} Correct it.") from None
         except Exception as error:  # noqa: BLE001  its text may quote a document, and would be logged
             raise ToolError(
                 f"internal: A fault in Pecia itself ({type(error).__name__}): please report it."
@@ -260,46 +259,45 @@ class Tools:
         form: Annotated[Literal["text", "markdown"], Field(description="Form of the text.")] = "text",
     ) -> Answer:
         """Return text of pages with their verdicts and doubts; `next` says which pages did not fit."""
-        async with self._backend.open(context, Right.READ) as client:
-            found = await client.job(job)
-            document = await _document(found)
-        remaining, shown, following = _MOST_CHARACTERS, list[Answer](), None
-        for page in _chosen(document, pages):
+
+        def written(page: Page, remaining: int) -> tuple[Answer, int]:
             text = page.markdown if form == "markdown" else page.text
-            if shown and len(text) > remaining:
-                following = f"{page.number}-"
-                break
             doubts = [
                 doubt.model_dump(mode="json", include={"reason", "text", "other"}, exclude_none=True)
                 for doubt in page.doubts[:_MOST_DOUBTS]
             ]
-            about = {
-                "number": page.number,
-                "verdict": page.verdict,
-                "doubts": doubts,
-                "text": text[:remaining],
-            }
-            shown.append(about | ({"cut": True} if len(text) > remaining else {}))
-            remaining -= len(text)
-        return {"job": str(found.id), "state": found.state, "pages": shown, "next": following} | _failed(
-            document
-        )
+            is_cut = {"cut": True} if len(text) > remaining else {}
+            return {"doubts": doubts, "text": text[:remaining]} | is_cut, len(text)
+
+        return await self._pages(context, job, pages, written)
 
     async def fields(self, context: Context[Any], job: JobId, pages: Pages = "") -> Answer:
         """Return what pages filled into the schema that was submitted, with their verdicts."""
+        return await self._pages(
+            context, job, pages, lambda page, _: ({"fields": page.fields}, len(str(page.fields)))
+        )
+
+    async def _pages(
+        self, context: Context[Any], job: str, pages: str, written: Callable[[Page, int], tuple[Answer, int]]
+    ) -> Answer:
+        """Return pages as far as they fit: `written` gets the characters that remain, and says how many it takes."""
         async with self._backend.open(context, Right.READ) as client:
             found = await client.job(job)
             document = await _document(found)
         remaining, shown, following = _MOST_CHARACTERS, list[Answer](), None
         for page in _chosen(document, pages):
-            remaining -= len(str(page.fields))
-            if shown and remaining < 0:
+            answer, size = written(page, remaining)
+            if shown and size > remaining:
                 following = f"{page.number}-"
                 break
-            shown.append({"number": page.number, "verdict": page.verdict, "fields": page.fields})
-        return {"job": str(found.id), "state": found.state, "pages": shown, "next": following} | _failed(
-            document
-        )
+            shown.append({"number": page.number, "verdict": page.verdict, **answer})
+            remaining -= size
+        failed = [
+            {"number": one.number, "code": one.failure.code, "message": one.failure.message}
+            for one in document.failed[:_MOST_DOUBTS]
+        ]
+        about = {"job": str(found.id), "state": found.state, "pages": shown, "next": following}
+        return about | {"failed": failed}
 
     async def search(
         self,
@@ -381,15 +379,6 @@ def _chosen(document: Document, pages: str) -> Iterable[Page]:
         raise InvalidOptionError(f"`pages`: {error}.") from None
     chosen = {index + 1 for index in ranges.indices(max((page.number for page in document.pages), default=0))}
     return (page for page in document.pages if page.number in chosen)
-
-
-def _failed(document: Document) -> Answer:
-    return {
-        "failed": [
-            {"number": one.number, "code": one.failure.code, "message": one.failure.message}
-            for one in document.failed[:_MOST_DOUBTS]
-        ]
-    }
 
 
 def _matches(job: AsyncJob[Any], page: Page, text: str) -> Iterable[Answer]:

@@ -5,22 +5,22 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Final, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pecia import saving
 from pecia.aio.connections import AsyncConnections
 from pecia.formats.facsimile import for_browsers, thumbnail
 from pecia.gateway.bodies import SplitCorrection
 from pecia.gateway.identity import Bearer, bearers_of
+from pecia.gateway.pages import Secured, files_at
 from pecia.records import Listing
 from pecia.review.correcting import Decision
 from pecia.review.layout import shown
@@ -30,26 +30,14 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.results import Page
 from pecia_schemas.threads import finish_in_thread
 
-_ASSETS: Final = {"": "review.html", "bundle": "bundle.html"} | {
-    name: name for name in ("review.js", "review.css", "bundle.js", "bundle.css")
+_ASSETS: Final = {"/": "review.html", "/bundle": "bundle.html"} | {
+    f"/{name}": name for name in ("review.js", "review.css", "bundle.js", "bundle.css")
 }
-_TYPES: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 B = TypeVar("B", bound=BaseModel)
 
 _KEPT: Final = 6
 """Pictures in memory: the browser asks for the next page's ahead."""
 _QUALITY: Final = 85
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,37 +52,14 @@ class Work:
     seed: int = 0
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
+class _Body(Decision):
     revision: int
-    target: str | None = None
-    text: str = ""
-    accepted: tuple[int, ...] = ()
-    checked: bool = False
 
 
 def review_of(work: Work, token: str) -> Mount:
     """Return the routes of a review, for `make_app` of the gateway."""
     desk = Desk(lambda _: work)
     return Mount("/review/{token}", Secured(_Guarded(Router(desk.routes), token)))
-
-
-class Secured:
-    """Sends the headers by which a browser loads and runs nothing but the page's own."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] += [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-            await send(message)
-
-        await self._app(scope, receive, with_headers)
 
 
 class _Guarded:
@@ -135,7 +100,7 @@ class Desk:
             Route("/api/bundles/{job:uuid}", self.look_at_split),
             Route("/api/bundles/{job:uuid}", self.correct, methods=["POST"]),
             Route("/pictures/{job:uuid}/{number:int}", self.picture),
-            *(Route(f"/{path}", self.asset) for path in _ASSETS),
+            *files_at("pecia.review", _ASSETS),
         ]
 
     async def pages(self, request: Request) -> Response:
@@ -163,11 +128,8 @@ class Desk:
     async def decide(self, request: Request) -> Response:
         """Write what a person has decided about a page, and answer with the page."""
         body = await _body(request, _Body)
-        decision = Decision(target=body.target, text=body.text, accepted=body.accepted, checked=body.checked)
         place = await _place(request)
-        return JSONResponse(
-            shown(await _connections(request).reviews.revise(*place, body.revision, decision))
-        )
+        return JSONResponse(shown(await _connections(request).reviews.revise(*place, body.revision, body)))
 
     async def look_at_split(self, request: Request) -> Response:
         """Answer with the documents of a bundle as they are now."""
@@ -199,12 +161,6 @@ class Desk:
             if "small" in request.query_params:
                 media_type, data = "image/jpeg", await finish_in_thread(thumbnail, data)
         return Response(data, media_type=media_type)
-
-    async def asset(self, request: Request) -> Response:
-        """Answer with a file of the page itself."""
-        name = _ASSETS[request.url.path.rsplit("/", 1)[1]]
-        content = resources.files("pecia.review").joinpath("assets", name).read_bytes()
-        return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
 
 
 def _bearer(request: Request) -> Bearer | None:

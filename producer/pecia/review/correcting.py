@@ -2,9 +2,10 @@
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
 
 from pecia.errors import InvalidOptionError
 from pecia.review.layout import TARGET, TOKEN, cell_tokens, targets_of, tokens_of, words_of, written
@@ -15,9 +16,10 @@ _OF_DOUBTS: Final = (Verdict.REVIEW, Verdict.LOW_CONFIDENCE, Verdict.INCOMPLETE)
 """Verdicts that are nothing more than the doubts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(BaseModel):
     """What a person has decided about a page, at one revision of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     target: str | None = None
     """What is corrected, as `layout` names it."""

@@ -138,11 +138,7 @@ def shown(page: Page) -> dict[str, Any]:
     """Return the page as JSON for the browser."""
     targets = targets_of(page)
     grounded = {leaf.path: leaf for leaf in page.grounding}
-    return {
-        "number": page.number,
-        "width": page.width,
-        "height": page.height,
-        "verdict": page.verdict,
+    return page.model_dump(include={"number", "width", "height", "verdict"}) | {
         "revision": page.revision.number if page.revision else 0,
         "checked": bool(page.revision and page.revision.checked),
         "blocks": [_block(number, block) for number, block in enumerate(page.blocks)],
@@ -194,12 +190,8 @@ def _doubt(number: int, doubt: Doubt, target: Target | None) -> dict[str, Any]:
     other = doubt.other or ""
     suggested = now.replace(doubt.text, other) if doubt.text and doubt.text in now else other
     box = doubt.box or (target.box if target else None)
-    return {
+    return doubt.model_dump(include={"reason", "on_value", "text", "other"}) | {
         "number": number,
-        "reason": doubt.reason,
-        "on_value": doubt.on_value,
-        "text": doubt.text,
-        "other": doubt.other,
         "box": _box(box),
         "target": target.name if target else None,
         "now": now,

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 from pecia.errors import IdentityConflictError, InvalidOptionError
 from pecia_schemas.bundles import (
+    SURE_KIND,
     BundleDoubt,
     BundleDoubtReason,
     Cut,
@@ -19,7 +20,6 @@ from pecia_schemas.bundles import (
     DocumentKind,
     DocumentPart,
     Identity,
-    Likeness,
     PatientDecision,
     Split,
     SplitAction,
@@ -28,10 +28,7 @@ from pecia_schemas.bundles import (
     SplitRevision,
     Subject,
 )
-from pecia_schemas.identities import claim_of, likeness_across, name_parts
-
-_SURE_KIND: Final = 0.7
-"""As the fleet has it."""
+from pecia_schemas.identities import claim_of, name_parts, only_same
 
 
 def corrected(split: Split, change: SplitChange, *, number: int, by: str, at: datetime) -> Split:
@@ -139,12 +136,7 @@ class _Draft:
         typed = claim_of(identity)
         if not (name_parts(typed.name) or typed.births or typed.numbers or typed.policies):
             raise InvalidOptionError("Give a name, a date of birth or a number of the patient.")
-        same = [
-            number
-            for number, known in enumerate(self._patients, 1)
-            if likeness_across(typed, claim_of(known)) is Likeness.SAME
-        ]
-        return same[0] if len(same) == 1 else self._add(Identity(**identity.model_dump()))
+        return only_same(typed, map(claim_of, self._patients)) or self._add(Identity(**identity.model_dump()))
 
     def _accept(self) -> None:
         part = self._part_numbered()
@@ -278,7 +270,7 @@ class _Draft:
 def _first_seen(page: SplitPage) -> DocumentPart:
     """Return the document that begins at a page, as far as that page tells."""
     doubt = BundleDoubt(reason=BundleDoubtReason.KIND, pages=(page.number,))
-    is_sure = page.kind is DocumentKind.OTHER or page.kind_probability >= _SURE_KIND
+    is_sure = page.kind is DocumentKind.OTHER or page.kind_probability >= SURE_KIND
     return DocumentPart(
         number=1,
         pages=(page.number,),

@@ -1,7 +1,7 @@
 """Every SQL statement of a review: the pages to look at, and the decisions."""
 
 from collections.abc import Collection
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
@@ -25,8 +25,6 @@ from pecia_schemas.results import NEEDS_REVIEW, Page, Verdict
 from pecia_schemas.states import Stage, new_id
 
 R = TypeVar("R", Page, Split)
-
-_WORST_FIRST: Final = tuple(reversed(Verdict))
 
 _READ = """
     FROM parts JOIN jobs ON jobs.id = parts.job_id
@@ -114,7 +112,7 @@ class Reviews(store.Statements[store.D_co]):
         if job_ids:
             return _pages(connection, self._keys, _ALL, listing, job_ids, limit=limit)
         return _pages(
-            connection, self._keys, _DOUBTFUL, listing, (), limit=limit, worst_first=list(_WORST_FIRST)
+            connection, self._keys, _DOUBTFUL, listing, (), limit=limit, worst_first=list(reversed(Verdict))
         )
 
     @store.transaction
@@ -213,12 +211,7 @@ class Reviews(store.Statements[store.D_co]):
             raise JobErasedError(job_id, job.erased_at)
 
     def _write(
-        self,
-        connection: store.Connection,
-        row: Any,
-        keys: Keyring,
-        now: Page | Split,
-        values: dict[str, Any],
+        self, connection: store.Connection, row: Any, keys: Keyring, now: Page | Split, values: dict[str, Any]
     ) -> None:
         own, job_id = new_id(), row.job_id
         about = {"id": own, "job_id": job_id, "part_id": row.id, "number": row.next, "actor": self._actor}

@@ -5,7 +5,6 @@ page shows comes from `/v1`, as for every other client.
 """
 
 from http import HTTPStatus
-from importlib import resources
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,12 +14,12 @@ from starlette.routing import BaseRoute, Mount, Route, Router, request_response
 from starlette.types import Receive, Scope, Send
 
 from pecia.accounts import Scope as KeyScope
-from pecia.gateway.identity import COOKIE, Bearer, bearers_of
+from pecia.gateway.identity import COOKIE, Bearer, bearers_of, require
+from pecia.gateway.pages import Secured, files_at
 from pecia.gateway.problems import ProblemError
-from pecia.review.app import Desk, Secured, Work
+from pecia.review.app import Desk, Work
 
 _ASSETS: Final = {"/": "web.html", "/web.js": "web.js", "/web.css": "web.css"}
-_TYPES: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 _MOST: Final = 1_000
 """Characters of a request to sign in."""
 
@@ -35,10 +34,8 @@ def web_page() -> list[BaseRoute]:
     """Return the routes of the page, for `make_app` of the gateway."""
     desk = Desk(lambda request: Work(job_ids=(request.path_params["reviewed"],)))
     return [
-        *(Route(path, Secured(request_response(_asset)), methods=["GET"]) for path in _ASSETS),
-        Route("/session", Secured(request_response(_is_signed_in)), methods=["GET"]),
-        Route("/session", Secured(request_response(_sign_in)), methods=["POST"]),
-        Route("/session", Secured(request_response(_sign_out)), methods=["DELETE"]),
+        *files_at("pecia.web", _ASSETS),
+        Route("/session", Secured(request_response(_session)), methods=["GET", "POST", "DELETE"]),
         Mount("/desk/{reviewed:uuid}", _ForReviewers(Secured(Router(desk.routes)))),
     ]
 
@@ -51,15 +48,20 @@ class _ForReviewers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         bearer: Bearer = Request(scope).state.bearer
-        if KeyScope.REVIEW not in bearer.key.scopes:
-            raise ProblemError(HTTPStatus.FORBIDDEN, "scope_missing", "This key has not the scope `review`.")
+        require(bearer, KeyScope.REVIEW)
         await self._app(scope, receive, send)
 
 
-async def _asset(request: Request) -> Response:
-    name = _ASSETS[request.url.path]
-    content = resources.files("pecia.web").joinpath("assets", name).read_bytes()
-    return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
+async def _session(request: Request) -> Response:
+    """Sign in or out, or answer 204, 205 without a cookie: to look is no error."""
+    if request.method == "POST":
+        return await _sign_in(request)
+    if request.method == "DELETE":
+        response = Response(status_code=HTTPStatus.NO_CONTENT)
+        response.delete_cookie(COOKIE, path="/")
+        return response
+    is_known = COOKIE in request.cookies
+    return Response(status_code=HTTPStatus.NO_CONTENT if is_known else HTTPStatus.RESET_CONTENT)
 
 
 async def _sign_in(request: Request) -> Response:
@@ -77,17 +79,4 @@ async def _sign_in(request: Request) -> Response:
     response.set_cookie(
         COOKIE, key, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
     )
-    return response
-
-
-async def _is_signed_in(request: Request) -> Response:
-    """Answer 204, or 205 without a cookie: to look is no error."""
-    return Response(
-        status_code=HTTPStatus.NO_CONTENT if COOKIE in request.cookies else HTTPStatus.RESET_CONTENT
-    )
-
-
-async def _sign_out(_: Request) -> Response:
-    response = Response(status_code=HTTPStatus.NO_CONTENT)
-    response.delete_cookie(COOKIE, path="/")
     return response

@@ -234,20 +234,20 @@ class DocumentSettings(ConnectionSettings):
 class RetentionSettings(ConnectionSettings):
     """Retention periods by kind of record."""
 
-    keep_payloads: Duration = Field(default=timedelta(), ge=timedelta())
+    keep_payloads: Duration = timedelta()
     """How long documents are kept after the last job that was given them is over. 0: for ever, as in all that
     follows."""
-    keep_results: Duration = Field(default=timedelta(), ge=timedelta())
+    keep_results: Duration = timedelta()
     """How long results are kept after their job is over. Its row and counters stay."""
-    keep_events: Duration = Field(default=timedelta(), ge=timedelta())
+    keep_events: Duration = timedelta()
     """How long events are kept."""
-    keep_deliveries: Duration = Field(default=timedelta(), ge=timedelta())
+    keep_deliveries: Duration = timedelta()
     """How long callbacks are kept that have arrived or were given up."""
-    keep_jobs: Duration = Field(default=timedelta(), ge=timedelta())
+    keep_jobs: Duration = timedelta()
     """How long jobs are kept after they are over. With a job goes all that belongs to it, its document too."""
-    keep_audit: Duration = Field(default=timedelta(), ge=timedelta())
+    keep_audit: Duration = timedelta()
     """How long the record of who read and erased results is kept."""
-    keep_workers: Duration = Field(default=timedelta(days=1), ge=timedelta())
+    keep_workers: Duration = timedelta(days=1)
     """How long the row of a worker that is gone is kept."""
 
 
@@ -396,7 +396,7 @@ class WorkerSettings(
     )
     """Share of the claimed tokens that a lower lane gets while something waits in it, as JSON. A lane that is not named
     gets what the higher ones leave."""
-    lane_patience: Duration = Field(default=timedelta(minutes=1), ge=timedelta())
+    lane_patience: Duration = timedelta(minutes=1)
     """A lower lane in which something waits and that was not served for so long is served one part first. 0: never."""
     max_attempts: int = Field(default=4, ge=1)
     """Attempts at a part whose failure is retryable."""

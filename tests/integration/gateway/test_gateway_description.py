@@ -71,7 +71,7 @@ def test_every_code_of_a_problem_is_described() -> None:
             if isinstance(call, ast.Call) and ast.unparse(call.func).lstrip("_") in RAISING:
                 texts = [word.value for word in call.args[:2] if isinstance(word, ast.Constant)]
                 raised.update(text for text in texts if isinstance(text, str) and CODE.fullmatch(text))
-    assert raised | {"not_found", "method_not_allowed", "uploads"} == problems.CODES.keys()
+    assert raised | {"not_found", "method_not_allowed", "results", "uploads"} == problems.CODES.keys()
     assert all(f"| `{code}` |" in DESCRIPTION["info"]["description"] for code in problems.CODES)
 
 

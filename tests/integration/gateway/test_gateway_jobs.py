@@ -18,8 +18,7 @@ from pecia.bundles import Layout, save_documents
 from pecia.gateway.announcements import SharedAnnouncements
 from pecia_schemas import redis_connections
 from pecia_schemas.bundles import BundleDoubt, BundleDoubtReason, Cut, DocumentKind, DocumentPart, Split
-from pecia_schemas.media import MediaType
-from pecia_schemas.piles import members
+from pecia_schemas.media import MediaType, Pile
 from tests.shared import bundle_files, http_doubles
 from tests.shared.gateways import Gateway, serving
 from tests.shared.limits import WAIT_S
@@ -306,7 +305,7 @@ def test_files_of_a_form_are_one_bundle_together(fleet: RealFleet, gateway: Gate
     assert [job["label"] for job in jobs] == ["0.pdf", "2.pdf"]
     for job in jobs:
         fleet.finish(UUID(job["id"]))
-    assert [[one[start:end] for start, end in members(io.BytesIO(one))] for one in seen] == [
+    assert [[one[start:end] for start, end in Pile.members(io.BytesIO(one))] for one in seen] == [
         [PDF + b"1", PDF + b"2"],
         [PDF + b"3", PDF + b"4"],
     ]

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from pecia import Client, InvalidOptionError, Lane, QueueFullError, ReadDocument
 from pecia.accounts import AccessUsage, Scope
 from pecia.cli.accounts import variables_of
 from pecia.errors import EndpointLimitError
-from pecia.gateway import identity, jobs, submitting, webhooks
+from pecia.gateway import identity, jobs, submitting, tenants
 from tests.shared.command import run_pecia
 from tests.shared.gateways import Gateway
 from tests.shared.real_fleet import RealFleet
@@ -148,7 +149,7 @@ HOOK = "https://clinic.example/hook"
 
 ROUTES = [
     (method, route.path)
-    for router in (submitting.router, jobs.router, webhooks.router)
+    for router in (submitting.router, jobs.router, tenants.webhooks)
     for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods or ())
@@ -339,11 +340,11 @@ async def test_a_limit_holds_among_requests_at_the_same_time(monkeypatch: pytest
     bearer = identity.Bearer(cast("Any", key), cast("Any", client), looked_up=0.0, tokens=1.0)
 
     async def admitted() -> int:
-        ends = await asyncio.gather(*(bearer.admit(Lane.NORMAL, 1) for _ in range(8)), return_exceptions=True)
-        return ends.count(None)
+        async with AsyncExitStack() as stack:
+            entering = (stack.enter_async_context(bearer.admitted({Lane.NORMAL: 1})) for _ in range(8))
+            return (await asyncio.gather(*entering, return_exceptions=True)).count(None)
 
     assert await admitted() == 2
-    bearer.settled(2)
     assert await admitted() == 0, "written, and not counted yet"
     monkeypatch.setattr(identity, "_COUNTED_S", 0)
     assert await admitted() == 2

@@ -14,16 +14,13 @@ _TITLES: Final[Mapping[DocumentKind, str]] = {
     DocumentKind.DIAGNOSIS: r"(?:medical|health|diagnos\w+) certificate|certificate of diagnosis|diagnosis report"
     r"|attest\b"
     r"|ärztliche bescheinigung|diagnosebescheinigung|진\s?단\s?서|certificat médical",
-    DocumentKind.LAB_RESULT: r"lab(?:oratory)?\.? (?:report|results?)|test results|pathology report|labor(?:befund"
-    r"|bericht|werte)"
-    r"|검\s?사\s?(?:결과|보고)\s?(?:지|서)?",
+    DocumentKind.LAB_RESULT: r"lab(?:oratory)?\.? (?:report|results?)|test results|pathology report"
+    r"|labor(?:befund|bericht|werte)|검\s?사\s?(?:결과|보고)\s?(?:지|서)?",
     DocumentKind.CHART: r"(?:progress|nursing|clinical|ward) (?:notes?|records?)|(?:medical|patient"
-    r"|vital signs?) chart|chart notes"
-    r"|verlaufs(?:bericht|dokumentation|bogen)|pflege(?:bericht|dokumentation)|krankenblatt"
-    r"|(?:경과|간호|진료)\s?기록\s?지?|임상관찰",
-    DocumentKind.LETTER: r"(?:referral|discharge|clinic(?:al)?|medical|doctor'?s) letter|discharge summary|(?:arzt"
-    r"|entlassungs?)brief"
-    r"|überweisung|(?:진료)?\s?(?:의뢰|회송|회신)서|소견서",
+    r"|vital signs?) chart|chart notes|verlaufs(?:bericht|dokumentation|bogen)|pflege(?:bericht"
+    r"|dokumentation)|krankenblatt|(?:경과|간호|진료)\s?기록\s?지?|임상관찰",
+    DocumentKind.LETTER: r"(?:referral|discharge|clinic(?:al)?|medical|doctor'?s) letter|discharge summary"
+    r"|(?:arzt|entlassungs?)brief|überweisung|(?:진료)?\s?(?:의뢰|회송|회신)서|소견서",
     DocumentKind.INVOICE: r"invoice|statement of account|bill\b|rechnung|honorarnote|(?:진료비)?\s?(?:계산서|영수증"
     r"|청구서)|facture|factura",
     DocumentKind.CONSENT: r"(?:informed )?consent(?: form)?|einwilligung\w*|einverständnis\w*|aufklärungs(?:bogen"
@@ -33,21 +30,17 @@ _WORDS: Final[Mapping[DocumentKind, str]] = {
     DocumentKind.PRESCRIPTION: r"\brx\b|\bsig\b|dispense|refills?|prescriber|tablets?|capsules?|(?:once|twice"
     r"|three times) (?:a day|daily)"
     r"|tabletten|\d-\d-\d(?!\d)|einnahme|투약\s?일수|용법|1일\s?\d회|1회\s?투약|조제|정\s?\d+mg|식후",
-    DocumentKind.DIAGNOSIS: r"icd-?10?|certif(?:y|ied)|unfit for|incapacit\w+|bescheinig\w+|arbeitsunfähig\w*|병명"
-    r"|상병|질병\s?분류|진단합니다|향후\s?치료"
-    r"|발병일|진단일|diagnosis:",
+    DocumentKind.DIAGNOSIS: r"icd-?10?|certif(?:y|ied)|unfit for|incapacit\w+|bescheinig\w+"
+    r"|arbeitsunfähig\w*|병명|상병|질병\s?분류|진단합니다|향후\s?치료|발병일|진단일|diagnosis:",
     DocumentKind.LAB_RESULT: r"reference (?:range|interval)|specimen|analyte|flag\b|h[ae]emoglobin|leu[ck]o[ck]yte\w*"
     r"|creatinine|glucose|referenzbereich"
     r"|messwert|material|참고치|검체|검사명|결과치|mmol/l|mg/dl|g/dl",
-    DocumentKind.CHART: r"\bsoap\b|subjective|objective|assessment|vitals?|\bbp\b|pulse|shift|nurse|observations?"
-    r"|visite|puls\b|blutdruck"
-    r"|활력\s?징후|혈압|맥박|체온|간호사|주호소|\d\d:\d\d",
+    DocumentKind.CHART: r"\bsoap\b|subjective|objective|assessment|vitals?|\bbp\b|pulse|shift|nurse"
+    r"|observations?|visite|puls\b|blutdruck|활력\s?징후|혈압|맥박|체온|간호사|주호소|\d\d:\d\d",
     DocumentKind.LETTER: r"^dear |sincerely|kind regards|yours faithfully|thank you for (?:referring|seeing)"
-    r"|sehr geehrte|mit freundlichen"
-    r"|kollegialen|귀하|의뢰드립니다|감사합니다|배상|회신",
+    r"|sehr geehrte|mit freundlichen|kollegialen|귀하|의뢰드립니다|감사합니다|배상|회신",
     DocumentKind.INVOICE: r"amount due|sub-?total|total\b|payment|\bvat\b|iban|due date|quantity|unit price"
-    r"|gesamtbetrag|zahlbar|mwst|betrag"
-    r"|합계|본인\s?부담금|공단\s?부담금|납부|수납|급여|₩|€|원\b",
+    r"|gesamtbetrag|zahlbar|mwst|betrag|합계|본인\s?부담금|공단\s?부담금|납부|수납|급여|₩|€|원\b",
     DocumentKind.CONSENT: r"i (?:hereby )?(?:consent|agree|understand|authori[sz]e)|risks?|withdraw|procedure"
     r"|signature of patient|willige ein|risiken"
     r"|widerruf\w*|동의합니다|합병증|설명을 듣고|자필|서명",

@@ -24,40 +24,30 @@ class Piece:
 
 
 _LABELS: Final = re.compile(
-    r"(?<!\w)(?:"
-    r"(?P<relative>(?:mother|father|parent|guardian|sister|brother|twin|spouse|husband|wife"
-    r"|son|daughter|next of kin|relative"
-    r"|(?:emergency )?contact(?: person)?|guarantor|policy ?holder|subscriber|witness|mutter"
-    r"|vater|schwester|bruder|ehefrau"
-    r"|ehemann|sohn|tochter|angehörige\w*|ansprechpartner\w*|vormund|zeuge|보호자|법정대리인"
-    r"|대리인|배우자|가족|증인)(?:'s)?)"
-    r"|(?P<doctor>physician|doctor|dr\.|prof\.|consultant|surgeon|attending|referr\w+"
-    r"|prescriber|nurse|(?:haus)?arzt|(?:haus)?ärztin"
-    r"|behandler|(?:담당|주치|처방|설명)?\s?의사(?:\s?성명)?|담당의|주치의|간호사"
-    r"|의료기관\s?명?칭?|병원명|hospital|clinic|praxis|klinik"
-    r"|test|drug|medication|file|user|company)"
+    r"(?<!\w)(?:(?P<relative>(?:mother|father|parent|guardian|sister|brother|twin|spouse|husband|wife|son"
+    r"|daughter|next of kin|relative|(?:emergency )?contact(?: person)?|guarantor|policy ?holder|subscriber"
+    r"|witness|mutter|vater|schwester|bruder|ehefrau|ehemann|sohn|tochter|angehörige\w*|ansprechpartner\w*"
+    r"|vormund|zeuge|보호자|법정대리인|대리인|배우자|가족|증인)(?:'s)?)"
+    r"|(?P<doctor>physician|doctor|dr\.|prof\.|consultant|surgeon|attending|referr\w+|prescriber|nurse"
+    r"|(?:haus)?arzt|(?:haus)?ärztin|behandler|(?:담당|주치|처방|설명)?\s?의사(?:\s?성명)?|담당의|주치의"
+    r"|간호사|의료기관\s?명?칭?|병원명|hospital|clinic|praxis|klinik|test|drug|medication|file|user|company)"
     r"|(?P<first>first name|given name|forename|vorname|prénom)"
     r"|(?P<last>last name|surname|family name|nachname|familienname)"
-    r"|(?P<name>patient(?:'s)?(?: full)? name|name of (?:the )?patient|(?:full |pt\.? )?name"
-    r"|patientenname|name des patienten"
-    r"|(?:your |our |ihre[nr]? )?patient(?:in|en)?|pt\.|re|regarding|betr(?:eff|\.)?|versicherte[rn]?"
-    r"|(?:환자|수진자)?\s?성\s*명|환자\s?명|수진자\s?명?|환자|이름|nom du patient|nom|nombre"
+    r"|(?P<name>patient(?:'s)?(?: full)? name|name of (?:the )?patient|(?:full |pt\.? )?name|patientenname"
+    r"|name des patienten|(?:your |our |ihre[nr]? )?patient(?:in|en)?|pt\.|re|regarding|betr(?:eff|\.)?"
+    r"|versicherte[rn]?|(?:환자|수진자)?\s?성\s*명|환자\s?명|수진자\s?명?|환자|이름|nom du patient|nom|nombre"
     r"|paciente|患者姓名|姓名)"
-    r"|(?P<birth>date of birth|birth ?date|d\.?o\.?b\.?|born(?: on)?|geb(?:oren|\.)?(?: am)?"
-    r"|geburtsdatum|geb\.-?datum"
-    r"|생\s?년\s?월\s?일|생일|née? le|date de naissance|fecha de nacimiento|出生日期|\*)"
-    r"|(?P<record>m\.?r\.?n\.?|medical record(?: no\.?| number)?|record (?:no\.?|number)"
-    r"|chart (?:no\.?|number)"
-    r"|pat(?:ient)?(?:en)?[ .-]*(?:id|no|nr|number|nummer)\.?|hospital (?:no\.?|number)"
+    r"|(?P<birth>date of birth|birth ?date|d\.?o\.?b\.?|born(?: on)?|geb(?:oren|\.)?(?: am)?|geburtsdatum"
+    r"|geb\.-?datum|생\s?년\s?월\s?일|생일|née? le|date de naissance|fecha de nacimiento|出生日期|\*)"
+    r"|(?P<record>m\.?r\.?n\.?|medical record(?: no\.?| number)?|record (?:no\.?|number)|chart (?:no\.?"
+    r"|number)|pat(?:ient)?(?:en)?[ .-]*(?:id|no|nr|number|nummer)\.?|hospital (?:no\.?|number)"
     r"|(?:환자)?\s?등록\s?번호|환자\s?번호|병록\s?번호|차트\s?번호)"
-    r"|(?P<insurance>insurance (?:no\.?|number|id)|policy (?:no\.?|number)|member (?:id|no\.?)"
-    r"|nhs (?:no\.?|number)"
-    r"|versicherten-?(?:nr\.?|nummer)|versicherungs-?(?:nr\.?|nummer)|kvnr|(?:건강)?보험증?\s?번호)"
-    r"|(?P<stop>sex|gender|geschlecht|성별|age|alter|나이|phone|tel|fax|address|anschrift|주소"
-    r"|전화(?:번호)?|연락처|date|datum"
-    r"|(?:ward|station|room|page)(?=\s*[:.#]|\s*\d)|병동|진료과|seite|case (?:no\.?|number|id)|fall-?(?:nr\.?"
-    r"|nummer)|diagnos\w+|접수\s?번호|관계"
-    r"|invoice(?: no\.?)?|rechnung\S*|accession(?: no\.?)?)"
+    r"|(?P<insurance>insurance (?:no\.?|number|id)|policy (?:no\.?|number)|member (?:id|no\.?)|nhs (?:no\.?"
+    r"|number)|versicherten-?(?:nr\.?|nummer)|versicherungs-?(?:nr\.?|nummer)|kvnr|(?:건강)?보험증?\s?번호)"
+    r"|(?P<stop>sex|gender|geschlecht|성별|age|alter|나이|phone|tel|fax|address|anschrift|주소|전화(?:번호)?"
+    r"|연락처|date|datum|(?:ward|station|room|page)(?=\s*[:.#]|\s*\d)|병동|진료과|seite|case (?:no\.?|number"
+    r"|id)|fall-?(?:nr\.?|nummer)|diagnos\w+|접수\s?번호|관계|invoice(?: no\.?)?|rechnung\S*"
+    r"|accession(?: no\.?)?)"
     r")(?P<end>\s*[:：.#]+\s*|\s*$|\s+|(?<=\*)|(?=[|,)]))",  # noqa: RUF001
     re.IGNORECASE,
 )
@@ -70,15 +60,13 @@ _NAME: Final = re.compile(
 _LEADING: Final = re.compile(rf"\W*(?:(?:Mrs?|Ms|Miss|Frau|Herrn?)\b\.? )?(?P<name>{_NAME.pattern})(?![\w])")
 _BEFORE: Final = re.compile(
     rf"(?:^|.*[|:;(/]\s*|.*\b(?:Mrs?|Ms|Miss|Frau|Herrn?"
-    rf"|[Pp]atient(?:in)?)\.? )(?P<name>{_NAME.pattern})[\s,(|·/-]*(?:\(?[mfwMFW남여]\)?[\s,"
-    rf"|/]*)?$"
+    rf"|[Pp]atient(?:in)?)\.? )(?P<name>{_NAME.pattern})[\s,(|·/-]*(?:\(?[mfwMFW남여]\)?[\s,|/]*)?$"
 )
 _NO_NAME: Final = re.compile(
-    r"hospital|clinic|klinik|praxis|center|centre|labor|gmbh|병원|의원|센터|street|report"
-    r"|befund|letter|invoice|consent|record"
-    r"|certificate|page|seite|insurance|number|date|birth|sex|male|female|signature"
-    r"|unterschrift|the|and|has|with|is|was|information"
-    r"|details|data|daten|정보|서명|동의|진단|검사|처방|번호|본인|참고",
+    r"hospital|clinic|klinik|praxis|center|centre|labor|gmbh|병원|의원|센터|street|report|befund|letter"
+    r"|invoice|consent|record|certificate|page|seite|insurance|number|date|birth|sex|male|female|signature"
+    r"|unterschrift|the|and|has|with|is|was|information|details|data|daten|정보|서명|동의|진단|검사|처방"
+    r"|번호|본인|참고",
     re.IGNORECASE,
 )
 _MONTH_NAMES: Final = "jan feb mar/mär/mrz apr may/mai jun jul aug sep oct/okt nov dec/dez"
@@ -93,7 +81,7 @@ _DATES: Final = re.compile(
     r"|(?P<d3>\d{1,2})\.? (?P<n3>[^\W\d_]{3,9})\.?,? (?P<y3>\d{4})"
     r"|(?P<n4>[^\W\d_]{3,9})\.? (?P<d4>\d{1,2}),? (?P<y4>\d{4}))(?!\w)"
 )
-_AS_DIGITS: Final = str.maketrans("OolISB", "001158")
+AS_DIGITS: Final = str.maketrans("OolISB", "001158")
 _NUMBER: Final = re.compile(r"\W*(?P<number>[A-Z]{0,4}[- ]?\d[\w-]{3,}(?:[ -]\d{2,})*)", re.IGNORECASE)
 
 
@@ -106,7 +94,7 @@ def dates_in(text: str) -> Iterator[tuple[re.Match[str], Births]]:
 
 def _readings(match: re.Match[str]) -> Iterator[dt.date]:
     part = {
-        name: (value or "").translate(_AS_DIGITS)
+        name: (value or "").translate(AS_DIGITS)
         for name, value in match.groupdict().items()
         if name[0] != "n"
     }

@@ -12,7 +12,7 @@ from pecia_schemas.bundles import DocumentKind
 from pecia_schemas.identities import Claim
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.bundles.kinds import Evidence, evidence_of, languages_in, title_kind
-from pecia_workers.bundles.mentions import Piece, claims_of, dates_in, pieces_of
+from pecia_workers.bundles.mentions import AS_DIGITS, Piece, claims_of, dates_in, pieces_of
 
 _N: Final = r"([\dOolI]{1,3})"
 _PAGE_NUMBER: Final = re.compile(
@@ -43,9 +43,8 @@ _CLOSING: Final = re.compile(
     re.IGNORECASE,
 )
 _OF_DOCUMENT: Final = re.compile(
-    r"(?:^|\s)(?:date(?: of (?:issue|report))?|issued(?: on)?|report(?:ed)? date|datum"
-    r"|ausgestellt am|발행일|작성일|처방일|교부\s?연월일|보고일|일자|날짜"
-    r"|작성\s?일자)\s*[:\uff1a]?\s*$",
+    r"(?:^|\s)(?:date(?: of (?:issue|report))?|issued(?: on)?|report(?:ed)? date|datum|ausgestellt am|발행일"
+    r"|작성일|처방일|교부\s?연월일|보고일|일자|날짜|작성\s?일자)\s*[:\uff1a]?\s*$",
     re.IGNORECASE,
 )
 _TOP, _BOTTOM = 0.16, 0.9
@@ -143,7 +142,7 @@ def _page_number(texts: Sequence[str]) -> tuple[int | None, int | None]:
                 place, total = int(match["place"]), int(match["total"])
             else:
                 numbers = [
-                    int(group.translate(_AS_DIGITS))
+                    int(group.translate(AS_DIGITS))
                     for group in match.groups()
                     if group and group != match["place"]
                 ]
@@ -151,9 +150,6 @@ def _page_number(texts: Sequence[str]) -> tuple[int | None, int | None]:
             if place and (total is None or place <= total):
                 return place, total
     return None, None
-
-
-_AS_DIGITS: Final = str.maketrans("OolI", "0011")
 
 
 def _date_of(pieces: Sequence[Piece]) -> dt.date | None:

@@ -8,6 +8,7 @@ from itertools import combinations_with_replacement, pairwise
 from typing import Final
 
 from pecia_schemas.bundles import (
+    SURE_KIND,
     BundleDoubt,
     BundleDoubtReason,
     Cut,
@@ -27,6 +28,7 @@ from pecia_schemas.identities import (
     identity_of,
     is_expected,
     likeness_across,
+    only_same,
 )
 from pecia_schemas.results import Page
 from pecia_workers.bundles.kinds import Evidence, judge
@@ -38,8 +40,6 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "next_number": -2.02,
     "number_breaks": -0.25,
     "before_is_last": 2.22,
-    "before_is_not_last": -0.02,
-    "second_follows": 0.0,
     "same_head": -1.93,
     "new_head": 1.1,
     "letterhead": 0.69,
@@ -61,29 +61,24 @@ WEIGHTS: Final[Mapping[str, float]] = {
     "other_barcode": 0.01,
     "size": 2.03,
     "blank": 1.11,
-    "same_blank": 0.0,
 }
-"""Log odds of the signs that a document begins, as fitted and printed by `python -m tests.shared.drawn_bundles`."""
-_SIGN_OF: Final[Mapping[str, CutSign]] = {
-    **dict.fromkeys(("first_number", "next_number", "number_breaks", "before_is_last"), CutSign.PAGE_NUMBER),
-    **dict.fromkeys(("before_is_not_last", "second_follows"), CutSign.PAGE_NUMBER),
-    **dict.fromkeys(("same_head", "new_head", "letterhead", "no_head", "title", "same_title"), CutSign.HEAD),
-    **dict.fromkeys(("other_date", "opens", "closed", "goes_on"), CutSign.HEAD),
-    **dict.fromkeys(("other_kind", "same_kind"), CutSign.KIND),
-    **dict.fromkeys(
-        ("names_nobody", "names_fully", "same_patient", "other_patient", "patient_in_doubt"), CutSign.IDENTITY
-    ),
-    **dict.fromkeys(("same_barcode", "other_barcode"), CutSign.BARCODE),
-    "size": CutSign.SIZE,
-    **dict.fromkeys(("blank", "same_blank"), CutSign.BLANK),
+"""Of the signs that a document begins: log odds, as `python -m tests.shared.drawn_bundles` fits and prints them."""
+_OF_SIGNS: Final[Mapping[CutSign, str]] = {
+    CutSign.PAGE_NUMBER: "first_number next_number number_breaks before_is_last",
+    CutSign.HEAD: "same_head new_head letterhead no_head title same_title other_date opens closed goes_on",
+    CutSign.KIND: "other_kind same_kind",
+    CutSign.IDENTITY: "names_nobody names_fully same_patient other_patient patient_in_doubt",
+    CutSign.BARCODE: "same_barcode other_barcode",
+    CutSign.SIZE: "size",
+    CutSign.BLANK: "blank",
 }
+_SIGN_OF: Final = {name: sign for sign, names in _OF_SIGNS.items() for name in names.split()}
 _BEGINNINGS: Final = frozenset({"first_number", "before_is_last", "opens", "other_kind", "size"})
 _TIES: Final = frozenset({"next_number", "same_head", "same_barcode"})
 _NOTHING: Final[Mapping[str, float]] = {}
 _ALIKE: Final = 0.6
 """Share of words that two headings of one institution have in common."""
 _SIZES_APART: Final = 0.06
-_SURE_KIND: Final = 0.7
 _DOUBTFUL: Final = (0.1, 0.9)
 """Range of probabilities in which a cut is doubtful."""
 _LEAST_SURE: Final = 0.95
@@ -191,7 +186,7 @@ def _cut(signs: Sequence[PageSigns]) -> tuple[list[Part], list[int]]:
     parts: list[Part] = []
     separators: list[int] = []
     after_sheet = False
-    for place, page in enumerate(signs):
+    for page in signs:
         current = parts[-1] if parts else None
         if page.is_sheet or (page.blank and separators[-1:] == [page.number - 1]):  # a sheet, or its back
             separators.append(page.number)
@@ -204,8 +199,7 @@ def _cut(signs: Sequence[PageSigns]) -> tuple[list[Part], list[int]]:
         elif page.blank or not current.written:
             current.add(page)
         else:
-            following = next((later for later in signs[place + 1 :] if not later.blank), None)
-            features = features_of(current, page, following)
+            features = features_of(current, page)
             probability = probability_of(features)
             if probability >= 0.5:  # noqa: PLR2004  likelier than not
                 parts.append(first_part(page, probability, _reasons(features)))
@@ -231,8 +225,8 @@ def _conflicts(parts: Sequence[Part], expected: Claim | None) -> list[set[int]]:
     return conflicts
 
 
-def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dict[str, float]:
-    """Return the signs for and against a new document at this page."""
+def features_of(part: Part, page: PageSigns) -> dict[str, float]:
+    """Return the signs for and against a document that begins at this page, rather than the part going on."""
     first, before = part.first or page, part.last or page
     signs = {"bias": True}
     fits_total = page.total is None or before.total is None or page.total == before.total
@@ -242,8 +236,6 @@ def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dic
     signs["next_number"] = follows or guessed
     signs["number_breaks"] = page.place is not None and page.place > 1 and not follows and not guessed
     signs["before_is_last"] = before.place is not None and before.place == before.total and not follows
-    signs["before_is_not_last"] = page.place is None and (before.place or 0) < (before.total or 0)
-    signs["second_follows"] = page.place is None and following is not None and following.place == 2  # noqa: PLR2004
     heads = [other.head for other in (first, before) if other.letterhead is page.letterhead]
     alike = max((_common(page.head, head) for head in heads), default=0.0)
     signs["same_head"] = alike >= _ALIKE
@@ -256,7 +248,7 @@ def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dic
     signs["same_title"] = same_title and alike >= _ALIKE
     own, sure, _ = judge(page.titles, page.evidence)
     whole, whole_sure, _ = judge(part.titles, part.evidence)
-    told = DocumentKind.OTHER not in (own, whole) and min(sure, whole_sure) > _SURE_KIND
+    told = DocumentKind.OTHER not in (own, whole) and min(sure, whole_sure) > SURE_KIND
     signs["other_kind"] = (told and own is not whole) or bool(kinds and known and kinds.isdisjoint(known))
     signs["same_kind"] = told and own is whole
     signs["other_date"] = page.date is not None and first.date is not None and page.date != first.date
@@ -275,7 +267,6 @@ def features_of(part: Part, page: PageSigns, following: PageSigns | None) -> dic
     signs["size"] = _sizes_differ(before, page)
     backs = len(part.pages) - part.written
     signs["blank"] = part.pages[-1].blank and backs < part.written
-    signs["same_blank"] = part.pages[-1].blank and backs >= part.written > 1
     return {name: float(value) for name, value in signs.items() if value}
 
 
@@ -422,12 +413,7 @@ class _People:
         """Return the only patient without conflict who is surely the same, and expected; None otherwise."""
         if self._subject and not self._is_expected(claim):
             return None
-        same = [
-            number
-            for number, known in enumerate(self.claims[: self._sure], 1)
-            if likeness_across(claim, known) is Likeness.SAME
-        ]
-        return same[0] if len(same) == 1 else None
+        return only_same(claim, self.claims[: self._sure])
 
     def _is_expected(self, claim: Claim) -> bool:
         subject = self._subject
@@ -460,7 +446,7 @@ def _document(
     unsure += [one.cut.page for one in (part, *following) if one.cut.probability < high]
     if unsure:
         doubts.append(BundleDoubt(reason=BundleDoubtReason.CUT, pages=tuple(sorted(unsure))))
-    if kind is not DocumentKind.OTHER and probability < _SURE_KIND:
+    if kind is not DocumentKind.OTHER and probability < SURE_KIND:
         doubts.append(BundleDoubt(reason=BundleDoubtReason.KIND, pages=pages))
     languages = sum((page.languages for page in part.pages), Counter[str]())
     claim = part.claim

@@ -18,19 +18,8 @@ from pecia_schemas.installing import install_command
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
 from pecia_workers.engines.models import visible_gpus
 from pecia_workers.engines.plan import EnginePlan, plan_engine
-from pecia_workers.engines.profiles import (
-    NO_PROFILE,
-    Profile,
-    memory_of,
-    profile_named,
-    profile_of,
-)
-from pecia_workers.protocol.base import (
-    EngineDeadError,
-    EngineError,
-    EngineUnavailableError,
-    only_captions,
-)
+from pecia_workers.engines.profiles import NO_PROFILE, Profile, memory_of, profile_named, profile_of
+from pecia_workers.protocol.base import EngineDeadError, EngineError, EngineUnavailableError, only_captions
 
 FAILED, USAGE, UNAVAILABLE = 1, 2, 4
 """Exit codes."""

@@ -1,7 +1,7 @@
 """`pecia plan`: the number of GPUs for a load, and the cost of a million pages."""
 
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Final
+from dataclasses import asdict
+from typing import Annotated, Final
 
 import typer
 
@@ -15,30 +15,6 @@ from pecia_workers.simulation.requests import Mix
 from pecia_workers.witness.witnesses import TOO_FEW_CORES, witness_cpu_s
 
 _GIB: Final = 2**30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Planned:
-    engine: EnginePlan
-    speed: Speed
-    load: PageLoad
-    fleet: capacity.CapacityPlan
-    price: float
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of the fleet."""
-        return self.fleet.engines * self.engine.memory.gpus
-
-    @property
-    def witness_cores(self) -> float:
-        """CPU cores in use if the CPU engine witnesses every page; text layers need none."""
-        return self.fleet.rate * witness_cpu_s()
-
-    @property
-    def cost(self) -> float | None:
-        """The cost of a million pages, in the currency of the price; None without one."""
-        return self.gpus * self.price / (self.fleet.rate * 3600) * 1e6 if self.price else None
 
 
 Rate = Annotated[float, typer.Option(help="Pages that arrive in a second.", min=0.0001)]
@@ -77,60 +53,50 @@ def plan(
         raise common.refused(
             f"No number of these GPUs reads such a page in {latency:g} s on average.", common.FAILED
         )
-    planned = _Planned(engine=engine, speed=speed, load=load, fleet=fleet, price=price)
-    common.show(_record(planned), common.described(_rows(planned)), as_json=as_json)
-
-
-def _record(planned: _Planned) -> dict[str, Any]:
-    return {
-        "gpu": planned.engine.profile,
-        "gpus": planned.gpus,
-        "model": planned.engine.model,
-        "in_flight": planned.fleet.in_flight,
-        **asdict(planned.fleet),
-        "load": asdict(planned.load),
-        "speed": planned.speed.model_dump(),
-        "speed_by": planned.engine.speed_by,
-        "witness_cores": planned.witness_cores,
-        "cost_per_million_pages": planned.cost,
+    gpus, cores = fleet.engines * engine.memory.gpus, fleet.rate * witness_cpu_s()
+    cost = gpus * price / (fleet.rate * 3600) * 1e6 if price else None
+    record = {
+        "gpu": engine.profile,
+        "gpus": gpus,
+        "model": engine.model,
+        "in_flight": fleet.in_flight,
+        **asdict(fleet),
+        "load": asdict(load),
+        "speed": speed.model_dump(),
+        "speed_by": engine.speed_by,
+        "witness_cores": cores,
+        "cost_per_million_pages": cost,
     }
+    rows = [("GPUs", f"{gpus} x {engine.profile}"), *_rows(engine, speed, load, fleet)]
+    witness = (
+        f"{cores:.1f} CPU cores, {cores / gpus:.1f} for each GPU, "
+        f"if the CPU engine reads every page too: an estimate; {TOO_FEW_CORES}"
+    )
+    rows.append(("witness", witness))
+    if cost is not None:
+        rows.append(("a million pages", f"{cost:,.0f}"))
+    common.show(record, common.described(rows), as_json=as_json)
 
 
-def _rows(planned: _Planned) -> list[tuple[str, str]]:
-    engine, fleet, load, speed = planned.engine, planned.fleet, planned.load, planned.speed
-    times, each = fleet.simulated, fleet.rate / fleet.engines
+def _rows(
+    engine: EnginePlan, speed: Speed, load: PageLoad, fleet: capacity.CapacityPlan
+) -> list[tuple[str, str]]:
+    times, each, cache = fleet.simulated, fleet.rate / fleet.engines, engine.memory.kv_cache / _GIB
     steps = (
         f"{1e3 * speed.base_s:.1f} ms a step, {1e3 * speed.decode_sequence_s:.2f} ms for each page in it, "
         f"{load.prompt * speed.prefill_token_s:.2f} s for a page's picture: {engine.speed_by}"
     )
-    cache, cores = engine.memory.kv_cache / _GIB, planned.witness_cores
-    rows = [
-        ("GPUs", f"{planned.gpus} x {engine.profile}"),
+    busy = f"{each * times.service.mean:.1f} pages at a time of {engine.pages_at_a_time}, {each:.2f}/s"
+    whole = (
+        f"{times.in_system.mean:.1f} s on average, of {fleet.latency:g} s; {times.in_system.p95:.1f} s at p95"
+    )
+    return [
         ("model", engine.model),
         ("a page", f"{load.prompt:,.0f} tokens in, {load.output:,.0f} out"),
         ("speed", steps),
-        (
-            "one engine",
-            f"{each * times.service.mean:.1f} pages at a time of {engine.pages_at_a_time}, {each:.2f}/s",
-        ),
-        (
-            "a page takes",
-            f"{times.service.mean:.1f} s and waits {times.waiting.mean:.1f} s, simulated",
-        ),
-        (
-            "together",
-            f"{times.in_system.mean:.1f} s on average, of {fleet.latency:g} s; {times.in_system.p95:.1f} s at p95",
-        ),
+        ("one engine", busy),
+        ("a page takes", f"{times.service.mean:.1f} s and waits {times.waiting.mean:.1f} s, simulated"),
+        ("together", whole),
         ("in flight", f"{fleet.rate:g}/s x {times.in_system.mean:.1f} s = {fleet.in_flight:.0f} pages"),
         ("KV cache", f"{(times.kv_used or 0) * cache:.1f} of {cache:.1f} GiB, each engine"),
-        (
-            "witness",
-            (
-                f"{cores:.1f} CPU cores, {cores / planned.gpus:.1f} for each GPU, "
-                f"if the CPU engine reads every page too: an estimate; {TOO_FEW_CORES}"
-            ),
-        ),
     ]
-    if (cost := planned.cost) is not None:
-        rows.append(("a million pages", f"{cost:,.0f}"))
-    return rows

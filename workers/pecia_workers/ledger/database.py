@@ -12,9 +12,8 @@ from sqlalchemy import Engine, NullPool, Row, TextClause, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from pecia_schemas import connecting
-from pecia_schemas.backoff import Backoff
 from pecia_workers.observability.metrics import LIVENESS
-from pecia_workers.protocol.attempts import waiting
+from pecia_workers.protocol.attempts import Backoff, waiting
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
@@ -99,6 +99,7 @@ _REGISTERED = text(
     " AND seen_at > now() - interval '15 seconds')"
 )
 
+_UPKEEP = text(f"SELECT EXISTS (SELECT FROM workers WHERE role = 'upkeep' AND {ON_DUTY})")  # noqa: S608  a constant
 _STAGES_ON_DUTY = text(f"SELECT DISTINCT unnest(stages) FROM workers WHERE {ON_DUTY}")  # noqa: S608  a constant
 
 
@@ -296,6 +297,28 @@ class Watch:
             for name, beat in beats.items()
         }
         return [name for name, (_, since) in self._seen.items() if now - since >= self._lease_s]
+
+
+async def for_ever(step: Callable[[], Awaitable[None]]) -> None:
+    """Run the step again and again; an error that stays is logged once."""
+    known = None
+    while True:
+        error_name = None
+        try:
+            await step()
+        except Exception as error:  # noqa: BLE001  the next look may succeed, and there is no other
+            error_name = name_of(error)
+            if error_name != known:
+                log.info("watch_failed", error=error_name)
+        known = error_name
+
+
+async def stand_in(database: AsyncEngine, duty: Callable[[], Awaitable[None]], *, every_s: float) -> None:
+    """Do upkeep's duty after so long, unless upkeep is on duty itself."""
+    await asyncio.sleep(every_s)
+    ((is_on_duty,),) = await fetch(database, _UPKEEP)
+    if not is_on_duty:
+        await duty()
 
 
 _MERGE = text(

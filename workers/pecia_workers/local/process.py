@@ -12,9 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pecia_schemas.backoff import Backoff
 from pecia_workers.processes import launcher
 from pecia_workers.processes.template import Forked, Template, run_program
+from pecia_workers.protocol.attempts import Backoff
 
 _TAIL_BYTES = 2000
 _POLL_S = 0.01

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.media import PageRanges
-from pecia_schemas.piles import members
+from pecia_schemas.media import PageRanges, Pile
 from pecia_workers.media.joined import Part, PartFile
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, PageSource
 
@@ -25,7 +24,7 @@ class PilePages:
         """Find the files in an open one; `opening` opens each of them. Raises `MediaError`."""
         self._file, self._limits, self._opening = file, limits, opening
         try:
-            self._parts = [Part(start, end) for start, end in members(file)]
+            self._parts = [Part(start, end) for start, end in Pile.members(file)]
         except ValueError:
             raise MediaError(FailureCode.DAMAGED, "The joined files in it cannot be found.") from None
         limits.choose(len(self._parts), None)

@@ -7,15 +7,15 @@ import json
 import resource
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import httpcore2
@@ -25,7 +25,6 @@ from pydantic import SecretStr
 from standardwebhooks import Webhook
 
 from pecia_schemas import tracing
-from pecia_schemas.backoff import Backoff
 from pecia_schemas.connecting import name_of
 from pecia_schemas.encryption import DecryptionError
 from pecia_schemas.settings import WorkerSettings
@@ -37,6 +36,7 @@ from pecia_workers.observability.tracing import delivering, tried
 from pecia_workers.outgoing import guard as outgoing
 from pecia_workers.outgoing.places import Places
 from pecia_workers.processes.service import serve
+from pecia_workers.protocol.attempts import Backoff
 
 log = structlog.get_logger(__name__)
 
@@ -66,48 +66,28 @@ class SignedNotice:
     headers: Mapping[str, str]
 
 
-class Signer:
-    """Signs notices with one or several secrets, in the form of `WorkerSettings`; each secret verifies them."""
+def sign(
+    delivery: UUID, notice: Mapping[str, Any], secrets: Iterable[str], *, at: datetime | None = None
+) -> SignedNotice:
+    """Return the notice as it goes out now, signed so that each of the secrets verifies it.
 
-    def __init__(self, *secrets: SecretStr) -> None:
-        self._webhooks = [Webhook(secret.get_secret_value()) for secret in secrets]
-
-    def sign(self, delivery: UUID, notice: Mapping[str, Any], *, at: datetime | None = None) -> SignedNotice:
-        """Return the notice to send now. All attempts have the same delivery id, each its own time."""
-        # The library takes any time for UTC and signs text: hand it both ready, send the very bytes.
-        moment = (at or datetime.now(UTC)).astimezone(UTC)
-        text = json.dumps(notice, separators=(",", ":"), ensure_ascii=False)
-        headers = {
-            "content-type": "application/json",
-            "webhook-id": str(delivery),
-            "webhook-timestamp": str(int(moment.timestamp())),
-            "webhook-signature": " ".join(one.sign(str(delivery), moment, text) for one in self._webhooks),
-        }
-        return SignedNotice(body=text.encode(), headers=headers)
+    The secrets have the form that `WorkerSettings` admits. The delivery's id is the same in every try, the time is not.
+    """
+    # The library takes any time for UTC and signs text: hand it both ready, send the very bytes.
+    moment = (at or datetime.now(UTC)).astimezone(UTC)
+    text = json.dumps(notice, separators=(",", ":"), ensure_ascii=False)
+    signatures = (Webhook(secret).sign(str(delivery), moment, text) for secret in secrets)
+    headers = {
+        "content-type": "application/json",
+        "webhook-id": str(delivery),
+        "webhook-timestamp": str(int(moment.timestamp())),
+        "webhook-signature": " ".join(signatures),
+    }
+    return SignedNotice(body=text.encode(), headers=headers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrySchedule:
-    """Exponential backoff with jitter: by default 5 s, 15 s, 45 s … 12 h, 14 attempts in two and a half days."""
-
-    first: timedelta = timedelta(seconds=5)
-    factor: float = 3.0
-    longest: timedelta = timedelta(hours=12)
-
-    def after(self, attempt: int, *, retry_after: timedelta | None = None) -> timedelta:
-        """Return the delay after attempt number `attempt`, counted from 1.
-
-        A delay requested by the receiver is used, between `first` and `longest`.
-        """
-        if retry_after is not None:
-            return min(max(retry_after, self.first), self.longest)
-        backoff = Backoff(
-            first_s=self.first.total_seconds(),
-            longest_s=self.longest.total_seconds(),
-            factor=self.factor,
-            spread=(0.8, 1.2),
-        )
-        return timedelta(seconds=backoff.wait_s(attempt))
+RETRIES: Final = Backoff(first_s=5.0, longest_s=12 * 3_600.0, factor=3.0, spread=(0.8, 1.2))
+"""By default 5 s, 15 s, 45 s … 12 h, two days and a half over fourteen tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,21 +95,18 @@ class DeliveryPolicy:
     """Any 2xx delivers; 410 and a refused target are final; all else is retried, up to `attempts` times."""
 
     attempts: int
-    schedule: RetrySchedule = field(default_factory=RetrySchedule)
+    backoff: Backoff = RETRIES
 
-    def malformed(self) -> outbox.DeliveryOutcome:
-        """Return the outcome for a row that holds no valid notice, which no retry can change."""
-        return outbox.DeliveryOutcome(state=DeliveryState.DEAD, error=SendFailure.MALFORMED.value)
-
-    def refused(self, refusal: outgoing.Refusal) -> outbox.DeliveryOutcome:
-        """Return the outcome for a refused target."""
-        return outbox.DeliveryOutcome(state=DeliveryState.DEAD, error=refusal.value)
-
-    def unanswered(self, turn: int, failure: SendFailure) -> outbox.DeliveryOutcome:
-        """Return the outcome of an attempt without an answer."""
-        ours = failure in {SendFailure.INTERNAL, SendFailure.KEY}
-        receiver = outbox.ReceiverState.UNKNOWN if ours else outbox.ReceiverState.FAILING
-        failed = outbox.DeliveryOutcome(state=DeliveryState.PENDING, error=failure.value, receiver=receiver)
+    def unanswered(self, turn: int, failure: Failure) -> outbox.DeliveryOutcome:
+        """Return the outcome of a try that got no answer."""
+        is_final = isinstance(failure, outgoing.Refusal) or failure is SendFailure.MALFORMED
+        failed = outbox.DeliveryOutcome(
+            state=DeliveryState.DEAD if is_final else DeliveryState.PENDING,
+            error=failure.value,
+            receiver=outbox.ReceiverState.UNKNOWN
+            if is_final or failure in (SendFailure.INTERNAL, SendFailure.KEY)
+            else outbox.ReceiverState.FAILING,
+        )
         return self._again(turn, failed)
 
     def answered(self, turn: int, reply: Reply) -> outbox.DeliveryOutcome:
@@ -148,10 +125,16 @@ class DeliveryPolicy:
     def _again(
         self, turn: int, failed: outbox.DeliveryOutcome, retry_after: timedelta | None = None
     ) -> outbox.DeliveryOutcome:
-        """Return the outcome with the delay before the next attempt, or as final without one."""
+        """Return the outcome with the wait before the next try, or as the end where there is none.
+
+        A receiver that asked for a wait gets it, within the shortest and the longest wait.
+        """
         if failed.state is DeliveryState.DEAD or turn >= self.attempts:
             return replace(failed, state=DeliveryState.DEAD)
-        return replace(failed, retry_in=self.schedule.after(turn, retry_after=retry_after))
+        wait_s = self.backoff.wait_s(turn)
+        if retry_after is not None:
+            wait_s = min(max(retry_after.total_seconds(), self.backoff.first_s), self.backoff.longest_s)
+        return replace(failed, retry_in=timedelta(seconds=wait_s))
 
 
 class SendFailure(StrEnum):
@@ -159,13 +142,6 @@ class SendFailure(StrEnum):
 
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
-    TLS_EXPIRED = outgoing.TlsFault.EXPIRED.value
-    TLS_OTHER_NAME = outgoing.TlsFault.OTHER_NAME.value
-    TLS_UNTRUSTED = outgoing.TlsFault.UNTRUSTED.value
-    TLS_WEAK = outgoing.TlsFault.WEAK.value
-    TLS_VERSION = outgoing.TlsFault.VERSION.value
-    TLS_CLIENT_CERTIFICATE = outgoing.TlsFault.CLIENT_CERTIFICATE.value
-    TLS_HANDSHAKE = outgoing.TlsFault.HANDSHAKE.value
     BROKEN = "connection_broken"
     PROTOCOL = "not_http"
     INTERNAL = "internal"
@@ -175,10 +151,13 @@ class SendFailure(StrEnum):
     """The row holds no valid notice of its type."""
 
 
+Failure = SendFailure | outgoing.TlsFault | outgoing.Refusal
+
+
 class SendError(Exception):
     """The receiver gave no answer; a retry may succeed."""
 
-    def __init__(self, failure: SendFailure) -> None:
+    def __init__(self, failure: Failure) -> None:
         super().__init__(failure.value)
         self.failure = failure
 
@@ -237,7 +216,7 @@ class Sender:
         except (httpcore2.NetworkError, ssl.SSLError) as error:
             unreachable = isinstance(error, outgoing.NoConnectionError)
             other = SendFailure.UNREACHABLE if unreachable else SendFailure.BROKEN
-            raise SendError(SendFailure(outgoing.tls_fault(error) or other)) from None
+            raise SendError(outgoing.tls_fault(error) or other) from None
         except httpcore2.ProtocolError:
             raise SendError(SendFailure.PROTOCOL) from None
         text = "".join(each if each.isprintable() else " " for each in kept.decode(errors="replace"))
@@ -250,17 +229,13 @@ class Sender:
         await self._pool.aclose()
 
 
-class _MalformedError(Exception):
-    pass
-
-
 def _checked(delivery: outbox.ClaimedDelivery) -> dict[str, Any]:
-    """Return the body of a delivery. Raises `_MalformedError` unless it is a notice of its row's type."""
+    """Return the body of a delivery. Raises `SendError` unless it is a notice of the type that its row says."""
     body: Any = delivery.body
     if not isinstance(body, dict) or body.get("type") != delivery.type:
-        raise _MalformedError
+        raise SendError(SendFailure.MALFORMED)
     if delivery.job_id is not None and not isinstance(body.get("data"), dict):
-        raise _MalformedError
+        raise SendError(SendFailure.MALFORMED)
     return body
 
 
@@ -272,16 +247,14 @@ def _secrets_of(settings: WorkerSettings) -> tuple[SecretStr, ...]:
 class WebhookWorker:
     """Delivers callbacks until stopped. Any number of workers share the outbox."""
 
-    def __init__(self, settings: WorkerSettings, *, schedule: RetrySchedule | None = None) -> None:
+    def __init__(self, settings: WorkerSettings, *, backoff: Backoff | None = None) -> None:
         self._settings = settings
         self._secrets = _secrets_of(settings)
         self._keys = settings.keyring
         self._pause = outbox.PausePolicy(after=settings.webhook_pause_after, first=settings.webhook_pause)
-        self._policy = DeliveryPolicy(
-            attempts=settings.webhook_attempts,
-            schedule=schedule
-            or RetrySchedule(first=settings.webhook_retry_delay, longest=settings.webhook_retry_longest),
-        )
+        first, longest = settings.webhook_retry_delay, settings.webhook_retry_longest
+        waits = replace(RETRIES, first_s=first.total_seconds(), longest_s=longest.total_seconds())
+        self._policy = DeliveryPolicy(attempts=settings.webhook_attempts, backoff=backoff or waits)
         backend = outgoing.GuardedBackend(
             allow=settings.webhook_allow, ports=settings.webhook_ports, listener=settings.webhook_listener
         )
@@ -365,22 +338,20 @@ class WebhookWorker:
         reply: Reply | None = None
         with delivering(delivery) as span:
             try:
-                secrets, body = self._secrets, _checked(delivery)
+                secrets, body = [one.get_secret_value() for one in self._secrets], _checked(delivery)
                 if delivery.endpoint_id is not None:
                     stored = [one for one in (delivery.secret, delivery.former_secret) if one is not None]
-                    secrets = tuple(SecretStr(self._keys.unseal(one, delivery.endpoint_id)) for one in stored)
+                    secrets = [self._keys.unseal(one, delivery.endpoint_id) for one in stored]
                 if delivery.job_id is not None:
                     job, links = str(delivery.job_id), self._settings.webhook_links
                     links = {name: url.replace("{job_id}", job) for name, url in links.items()}
                     body = {**body, "data": {**body["data"], "links": links}}
-                notice = Signer(*secrets).sign(delivery.id, body, at=delivery.now)
+                notice = sign(delivery.id, body, secrets, at=delivery.now)
                 headers = {**notice.headers, **tracing.headers()}
                 reply = await self._sender.post(delivery.url, notice.body, headers)
                 outcome = self._policy.answered(delivery.turn, reply)
-            except _MalformedError:
-                outcome = self._policy.malformed()
             except outgoing.RefusedTargetError as error:
-                outcome = self._policy.refused(error.refusal)
+                outcome = self._policy.unanswered(delivery.turn, error.refusal)
             except SendError as error:
                 outcome = self._policy.unanswered(delivery.turn, error.failure)
             except DecryptionError:

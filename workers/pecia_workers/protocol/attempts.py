@@ -4,15 +4,16 @@ The time limit counts work only: a page of a long document may wait for a decode
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 from typing import Final
 from uuid import UUID
 
-from pecia_schemas.backoff import Backoff
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.settings import WorkerSettings
 
@@ -128,6 +129,31 @@ def worked_s() -> float:
 def worked_longer(seconds: float) -> list[UUID]:
     """Return the parts of this process that have worked longer than that."""
     return [part for part, clock in _clocks.items() if clock.worked_s > seconds]
+
+
+_MOST_STEPS: Final = 64
+"""By then the longest wait is reached; a float holds the product."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """`first_s * factor ** (failed - 1)` seconds, at most `longest_s`, times a random number from `spread`.
+
+    The spread keeps callers that failed together from returning together.
+    """
+
+    first_s: float
+    longest_s: float
+    factor: float = 2.0
+    spread: tuple[float, float] = (1.0, 1.0)
+
+    def wait_s(self, failed: int) -> float:
+        """Return the seconds to wait after `failed` tries, counted from 1."""
+        return self.spread_s(self.first_s * self.factor ** min(max(0, failed - 1), _MOST_STEPS))
+
+    def spread_s(self, wait_s: float) -> float:
+        """Return this wait, bounded and spread, where a server names one."""
+        return min(wait_s, self.longest_s) * random.uniform(*self.spread)  # noqa: S311  spreading load, no secret
 
 
 _LONGEST_S = 600.0

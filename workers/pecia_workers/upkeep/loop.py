@@ -17,20 +17,19 @@ from uuid import UUID
 import structlog
 from redis import Redis
 from redis.exceptions import RedisError
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia_schemas import tracing
 from pecia_schemas.connecting import is_transient, name_of
 from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage
-from pecia_schemas.running import ON_DUTY
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import JobState, Lane, Stage
 from pecia_schemas.threads import end
 from pecia_workers.ledger import publication, recovery, standing
-from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, fetch, open_database
+from pecia_workers.ledger.database import LONG_STATEMENT_TIMEOUT, open_database
 from pecia_workers.ledger.retention import retention_steps
-from pecia_workers.ledger.workers import forget_gone
+from pecia_workers.ledger.workers import for_ever, forget_gone, stand_in
 from pecia_workers.observability import metrics
 from pecia_workers.observability.metrics import LIVENESS
 from pecia_workers.processes.service import serve
@@ -53,8 +52,6 @@ _SHARE_OF_COMPARING = 5
 """Least pause between comparisons, in multiples of the last one's duration."""
 _MEASURE_EVERY_S = 5.0
 _ROLES = ("ingest", "engine", "webhooks", "upkeep")
-
-_UPKEEP = text(f"SELECT EXISTS (SELECT FROM workers WHERE role = 'upkeep' AND {ON_DUTY})")  # noqa: S608  a constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,11 +296,8 @@ async def workers_watched(database: AsyncEngine, bus: Bus, settings: WorkerSetti
     reconciler = Reconciler()
 
     async def take_back() -> None:
-        await asyncio.sleep(judge.every_s)
-        ((upkeep_is_on_duty,),) = await fetch(database, _UPKEEP)
-        if not upkeep_is_on_duty:
-            await judge.judge()
-            due.set()
+        await judge.judge()
+        due.set()
 
     async def publish() -> None:
         await due.wait()
@@ -312,26 +306,13 @@ async def workers_watched(database: AsyncEngine, bus: Bus, settings: WorkerSetti
         await relay_due(database, bus, limit=_BATCH)
 
     with lists.connect(settings.redis_url.get_secret_value()) as redis:
-        tasks = [asyncio.create_task(_for_ever(step)) for step in (take_back, publish)]
+        steps = (partial(stand_in, database, take_back, every_s=judge.every_s), publish)
+        tasks = [asyncio.create_task(for_ever(step)) for step in steps]
         try:
             yield
         finally:
             for task in tasks:
                 await end(task)
-
-
-async def _for_ever(step: Callable[[], Awaitable[None]]) -> None:
-    """Run the step repeatedly; a persistent error is logged once."""
-    known = None
-    while True:
-        error_name = None
-        try:
-            await step()
-        except Exception as error:  # noqa: BLE001  the next look may succeed, and there is no other
-            error_name = name_of(error)
-            if error_name != known:
-                log.info("watch_failed", error=error_name)
-        known = error_name
 
 
 def _trace_sent(messages: Sequence[PartMessage], began: int) -> None:

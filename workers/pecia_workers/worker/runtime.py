@@ -21,7 +21,6 @@ from celery.exceptions import Ignore, Retry
 from redis.exceptions import RedisError
 
 from pecia_schemas import tracing
-from pecia_schemas.backoff import Backoff
 from pecia_schemas.bundles import Split
 from pecia_schemas.connecting import name_of, outage_suppressed
 from pecia_schemas.results import Page, Segment, Summary
@@ -38,6 +37,7 @@ from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 from pecia_workers.observability import metrics
 from pecia_workers.observability.tracing import about_part, ended, processing
 from pecia_workers.protocol.attempts import (
+    Backoff,
     PartCancelledError,
     PartFailedError,
     RuntimeLostError,

@@ -64,8 +64,7 @@ async def create_batch(bearer: Submitter, body: NewBatch, request: Request) -> d
     if held is None or body.input_file_id.endswith(("-output", "-errors")):
         raise missing("file")
     lines = int(held.task["lines"])
-    await bearer.admit(body.priority, lines)
-    try:
+    async with bearer.admitted({body.priority: lines}):
         original = await bearer.client.connections.store.original(held.id)
         opened = await bearer.client.connections.store.open_batch(None)
         task = RequestBatch(
@@ -82,8 +81,6 @@ async def create_batch(bearer: Submitter, body: NewBatch, request: Request) -> d
             metadata=body.metadata,
             expires=timedelta(**{_UNITS[window[2]]: int(window[1])}),
         )
-    finally:
-        bearer.settled(lines)
     intake: Intake = request.app.state.intake
     intake.take(job.id)
     return await _batch_body(bearer, opened.id, request)

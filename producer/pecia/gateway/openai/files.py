@@ -6,26 +6,24 @@ import io
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, aclosing, closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import FileResponse, Response, StreamingResponse
 from pydantic import BaseModel, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 
-from pecia.aio.job import AsyncJob
-from pecia.errors import DocumentGoneError, JobErasedError, SubmitError
+from pecia.errors import DocumentGoneError, JobErasedError
+from pecia.gateway.bounds import HeldResponse
 from pecia.gateway.forms import DocumentForm
 from pecia.gateway.identity import Bearer, Reader, Submitter, bearers_of, body_of
-from pecia.gateway.jobs import HeldFile, too_many_results
-from pecia.gateway.openai import answers
-from pecia.gateway.openai.intake import batch_name, line_options
-from pecia.gateway.openai.requests import Line, lines_of, parse_line
+from pecia.gateway.openai import completions as answers
+from pecia.gateway.openai.intake import LineReader, batch_name
+from pecia.gateway.openai.requests import lines_of
 from pecia.gateway.openai.statements import Held
 from pecia.gateway.problems import ProblemError
 from pecia.sources import at_hand
@@ -79,28 +77,23 @@ def wrong(code: str, detail: str) -> ProblemError:
 
 
 def _file_body(held: Held) -> dict[str, Any]:
-    return {
-        "id": f"file-{held.id.hex}",
-        "object": "file",
-        "bytes": held.task["source"]["size"],
-        "created_at": seconds(held.view.submitted_at),
-        "expires_at": seconds(held.file_expires_at),
-        "filename": held.view.label,
-        "purpose": "batch",
-        "status": "processed",
-    }
+    about = {"bytes": held.task["source"]["size"], "filename": held.view.label, "purpose": "batch"}
+    return _body(held, held.id.hex, held.view.submitted_at) | about
 
 
 def result_body(held: Held, kind: str) -> dict[str, Any]:
     """Return an output or error file, which is written whenever it is read: its size is not known."""
+    name = f"{batch_name(held)}{kind}"
+    about = {"bytes": None, "filename": f"{name}.jsonl", "purpose": "batch_output"}
+    return _body(held, name.removeprefix("batch_"), held.view.finished_at) | about
+
+
+def _body(held: Held, name: str, made_at: datetime | None) -> dict[str, Any]:
     return {
-        "id": f"file-{batch_name(held).removeprefix('batch_')}{kind}",
+        "id": f"file-{name}",
         "object": "file",
-        "bytes": None,
-        "created_at": seconds(held.view.finished_at),
+        "created_at": seconds(made_at),
         "expires_at": seconds(held.file_expires_at),
-        "filename": f"{batch_name(held)}{kind}.jsonl",
-        "purpose": "batch_output",
         "status": "processed",
     }
 
@@ -231,39 +224,24 @@ async def read_file(bearer: Reader, file_id: str, request: Request) -> Response:
     """Get what a file holds."""
     held, kind = await _found(bearer, file_id)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(bearer.limits.results.place(too_many_results))
+        await stack.enter_async_context(bearer.limits.results.place())
         if kind:
             written = _answered(bearer, held) if kind == "-output" else _unanswered(bearer, held)
-            return _Written(written, stack.pop_all())
-        original = await bearer.client.connections.store.original(held.id)
-        opened = at_hand(original, bearers_of(request).connections.payloads)
-        path = await finish_in_thread(stack.enter_context, opened)
-        return HeldFile(path, "application/jsonl", stack.pop_all())
+            lines = await stack.enter_async_context(aclosing(written))
+            response: Response = StreamingResponse(lines, media_type="application/jsonl")
+        else:
+            original = await bearer.client.connections.store.original(held.id)
+            opened = at_hand(original, bearers_of(request).connections.payloads)
+            path = await finish_in_thread(stack.enter_context, opened)
+            response = FileResponse(path, media_type="application/jsonl")
+        return HeldResponse(response, stack.pop_all())
     raise AssertionError  # nothing above suppresses
 
 
-class _Written(StreamingResponse):
-    """A file that is written as it is read, as one of its key's results."""
-
-    def __init__(self, content: AsyncGenerator[bytes, None], held: AsyncExitStack) -> None:
-        super().__init__(content, media_type="application/jsonl")
-        self._content, self._held = content, held
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async with self._held, aclosing(self._content):
-            await super().__call__(scope, receive, send)
-
-
-async def _jobs(
-    bearer: Bearer, held: Held, states: tuple[JobState, ...]
-) -> AsyncGenerator[AsyncJob[Any], None]:
-    async with aclosing(bearer.client.jobs(batch=held.view.batch, state=states, page_size=_AT_ONCE)) as jobs:
-        async for job in jobs:
-            yield job
-
-
 async def _answered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]:
-    async with aclosing(_jobs(bearer, held, ANSWERED)) as jobs:
+    async with aclosing(
+        bearer.client.jobs(batch=held.view.batch, state=ANSWERED, page_size=_AT_ONCE)
+    ) as jobs:
         async for job in jobs:
             try:
                 document = await job.result(timeout=0)
@@ -275,7 +253,8 @@ async def _answered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]:
 async def _unanswered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]:
     """Yield what has no answer: jobs, then lines that never became one."""
     batch = batch_name(held)
-    async with aclosing(_jobs(bearer, held, ANSWERED + UNANSWERED)) as jobs:
+    over = ANSWERED + UNANSWERED
+    async with aclosing(bearer.client.jobs(batch=held.view.batch, state=over, page_size=_AT_ONCE)) as jobs:
         async for job in jobs:
             if job.erased_at is not None or job.state in UNANSWERED:
                 yield answers.error_line(batch, job.id, job.label, answers.of_job(job._view))  # noqa: SLF001  ours
@@ -284,26 +263,11 @@ async def _unanswered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]
         original = await connections.store.original(held.id)
     except DocumentGoneError:
         return
-    async with AsyncExitStack() as stack:
-        path = await finish_in_thread(stack.enter_context, at_hand(original, connections.payloads))
-        file = stack.enter_context(path.open("rb"))
-        options, lines, number = line_options(held), lines_of(file), 0
-
-        def read() -> list[Line]:
-            nonlocal number
-            parsed: list[Line] = []
-            for written in lines:
-                line = parse_line(number, written, batch, options)
-                number += 1
-                refusal = line.request if isinstance(line.request, SubmitError) else None
-                parsed.append(replace(line, request=refusal))  # without its picture
-                if len(parsed) == _AT_ONCE:
-                    break
-            return parsed
-
-        while some := await finish_in_thread(read):
-            known = await connections.requests.known([f"{batch}/{line.number}" for line in some])
-            for line in some:
+    with closing(LineReader()) as reader:
+        await finish_in_thread(reader.start, bearer.client, original)
+        while lines := await finish_in_thread(reader.read, held, reader.following):
+            known = await connections.requests.known([f"{batch}/{line.number}" for line in lines])
+            for line in lines:
                 if f"{batch}/{line.number}" not in known:
                     reason = answers.of_line(line.request, held.view.state)
                     yield answers.error_line(batch, line.number, line.custom_id, reason)

@@ -41,22 +41,8 @@ _BYTES: Final = 16 * 1024**2
 """Of lines in a step, beyond its first: they are held in memory."""
 
 
-def line_options(held: Held) -> request.Options:
-    """Return how the lines of a batch are submitted."""
-    return request.options(
-        priority=held.view.lane,
-        metadata=dict(held.view.metadata),
-        webhook=None,
-        not_before=None,
-        expires=held.expires_at,
-        client=held.client,
-        fair_by="",
-        tenant=held.tenant,
-    )
-
-
 @dataclass
-class Reader:
+class LineReader:
     """A batch's file, from where a line begins."""
 
     _open: ExitStack = field(default_factory=ExitStack)
@@ -72,7 +58,17 @@ class Reader:
         """Return some lines from that number on, which is none before those that were read."""
         for _ in islice(self._lines, start - self.following):
             pass
-        options, batch = line_options(held), batch_name(held)
+        batch = batch_name(held)
+        options = request.options(
+            priority=held.view.lane,
+            metadata=dict(held.view.metadata),
+            webhook=None,
+            not_before=None,
+            expires=held.expires_at,
+            client=held.client,
+            fair_by="",
+            tenant=held.tenant,
+        )
         lines: list[Line] = []
         taken = 0
         for written in self._lines:
@@ -101,7 +97,7 @@ class Intake:
         self._bearers = bearers
         self._all = bearers.connections.requests
         self._seen: dict[UUID, tuple[int, float]] = {}
-        self._readers: dict[UUID, Reader] = {}
+        self._readers: dict[UUID, LineReader] = {}
         self._ours: set[UUID] = set()
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -177,7 +173,7 @@ class Intake:
         reader = self._readers.get(held.id)
         if reader is None or reader.following > held.following:
             self._drop(held.id)
-            self._readers[held.id] = reader = Reader()
+            self._readers[held.id] = reader = LineReader()
             original = await client.connections.store.original(held.id)
             await finish_in_thread(reader.start, client, original)
             self._ours.add(held.id)

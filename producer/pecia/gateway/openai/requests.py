@@ -91,7 +91,7 @@ class ChatRequest(_Lenient):
         try:
             options = ReadTask.model_validate(self.pecia)
         except ValidationError as error:
-            raise InvalidOptionError(_first_of(error, "pecia")) from None
+            raise InvalidOptionError(first_of(error, "pecia")) from None
         given = {name: getattr(options, name) for name in options.model_fields_set if name not in NO_OPTIONS}
         if (schema := self._schema()) is not None:
             given["fields"] = schema
@@ -113,10 +113,10 @@ def parse_chat(written: bytes) -> ChatRequest:
     try:
         return ChatRequest.model_validate_json(written)
     except ValidationError as error:
-        raise InvalidOptionError(_first_of(error)) from None
+        raise InvalidOptionError(first_of(error)) from None
 
 
-def _first_of(error: ValidationError, *before: str) -> str:
+def first_of(error: ValidationError, *before: str) -> str:
     """Return what is wrong first, which quotes nothing."""
     (first, *_) = error.errors(include_url=False, include_input=False)
     return f"{'.'.join(map(str, (*before, *first['loc']))) or 'The request'}: {first['msg']}."
@@ -140,8 +140,8 @@ class Line:
 
     number: int
     custom_id: str | None
-    request: Submission[Document] | SubmitError | None
-    """Or why it is none; None: it is not needed any more."""
+    request: Submission[Document] | SubmitError
+    """Or why it is none."""
 
 
 class _Envelope(_Lenient):
@@ -166,7 +166,7 @@ def parse_line(number: int, written: bytes, batch: str, options: Options) -> Lin
     except SubmitError as error:
         return Line(number, custom_id, error)
     except ValidationError as error:
-        return Line(number, custom_id, InvalidOptionError(_first_of(error)))
+        return Line(number, custom_id, InvalidOptionError(first_of(error)))
     except (ValueError, RecursionError):
         return Line(number, custom_id, InvalidOptionError("The line is no JSON."))
     return Line(number, custom_id, own)
