@@ -127,7 +127,7 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
         "payload": None if isinstance(source.payload, UrlRef) else source.payload.sha256,
         "key": str(job_id) if own.key is None else key,
         "label": seal_label(own.label, job_id, ring),
-        "metadata": dict(options.metadata),
+        "metadata": options.metadata,
         "traceparent": item.traceparent,
         **_first_part(own.task, source),
     }
@@ -224,8 +224,7 @@ def accept_one(connection: Connection, new: NewJob) -> Accepted | None:
     created, _ = _insert(connection, [new], {}, held=False)
     if (created_at := created.get(new.id)) is None:
         return None
-    view = view_of(new, MappingProxyType(new.row["metadata"]), created_at)
-    return Accepted(view=view, created=True, flow=new.id)
+    return Accepted(view=view_of(new, created_at), created=True, flow=new.id)
 
 
 def accept(
@@ -256,7 +255,6 @@ def accept(
     if batch[0].options.webhook and connection.execute(_UNSIGNED, {}).scalar():
         warnings.warn(errors.UnsignedCallbackWarning(), stacklevel=2)
     known = _known(connection, repeated)
-    shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def outcome(new: NewJob) -> Accepted | errors.SubmitError:
         if new.row["payload"] in gone:
@@ -265,10 +263,7 @@ def accept(
             )
         flow = flows.get(new.turns) or new.id
         if created_at := created.get(new.id):
-            pairs = new.row["metadata"]
-            metadata = shared.setdefault(tuple(pairs.items()), MappingProxyType(pairs))
-            view = view_of(new, metadata, created_at)
-            return Accepted(view=view, created=True, flow=flow)
+            return Accepted(view=view_of(new, created_at), created=True, flow=flow)
         row = known[new.key]
         if not _is_same(new, row, batch[0].options.tenant, keys):
             return errors.IdempotencyConflictError(row["id"])
@@ -312,7 +307,7 @@ def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, str | No
     return {name: time.isoformat() if time else None}
 
 
-def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime) -> JobView:
+def view_of(new: NewJob, created_at: datetime) -> JobView:
     """Return the view of a row that was written this moment, without reading it back."""
     return JobView(
         id=new.id,
@@ -323,7 +318,7 @@ def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime) -> J
         failure=None,
         label=new.label,
         batch=new.options.batch,
-        metadata=metadata,
+        metadata=MappingProxyType(new.options.metadata),
         submitted_at=created_at,
         started_at=None,
         finished_at=None,

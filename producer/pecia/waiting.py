@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import threading
 import time
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar,
 from uuid import UUID
 
 from pecia import request, sources
-from pecia.errors import JobNotFoundError, JobTimeoutError, QueueFullError, SubmitError
+from pecia.errors import JobTimeoutError, QueueFullError, SubmitError
 from pecia.handles import JobView
 from pecia.records import AuditAction, LaneLoad, PartOutcome
 from pecia.request import Item, Options, Steps, Submission
@@ -181,14 +180,6 @@ def batches(job_ids: Sequence[UUID], size: int = LOOK_AT) -> Iterator[Sequence[U
         yield job_ids[start : start + size]
 
 
-def in_order(job_ids: Sequence[UUID], views: Mapping[UUID, JobView]) -> Iterator[JobView]:
-    """Yield the jobs in the order of `job_ids`. Raises `JobNotFoundError` for the first that does not exist."""
-    for job_id in job_ids:
-        if job_id not in views:
-            raise JobNotFoundError(job_id)
-        yield views[job_id]
-
-
 class Breaker:
     """A circuit breaker before Redis: after a failure Redis is left alone for a while, and a refusal is logged once."""
 
@@ -228,7 +219,7 @@ class Breaker:
             log.warning("%s Until then work waits for the fleet's relay.", refusal)
 
 
-_RECOUNT_S = 1.0
+RECOUNT_S = 1.0
 _SHARE_OF_LOOKING = 20
 """A count that took a second is followed by the next no sooner than this many seconds later."""
 
@@ -262,7 +253,7 @@ class Backlog:
 
     def saw(self, lane: Lane, load: LaneLoad, *, took: float) -> None:
         """Take in a count, and how many seconds it took."""
-        rest = max(_RECOUNT_S, _SHARE_OF_LOOKING * took)
+        rest = max(RECOUNT_S, _SHARE_OF_LOOKING * took)
         self._seen[lane] = _Seen(load=load, added=0, stale_at=time.monotonic() + rest)
 
     def add(self, lane: Lane, jobs: int) -> None:
@@ -278,21 +269,6 @@ class Backlog:
         per_second = seen.load.ended / 60
         sooner = _SHARE_OF_ROOM * limit / per_second if per_second else _UNKNOWN_S
         return QueueFullError(lane, limit, retry_after=round(min(_LATEST_S, max(_SOONEST_S, sooner)), 1))
-
-
-class RoomWait:
-    """How long a submit waits for room: not at all, or up to `timeout` seconds at a time; None: as long as it takes."""
-
-    def __init__(self, *, block: bool, timeout: float | None) -> None:
-        self._block = block
-        self._until = math.inf if timeout is None else time.monotonic() + timeout
-
-    def pause(self, refusal: QueueFullError, rest: float = _RECOUNT_S) -> float:
-        """Return the seconds until it is worth looking again. Raises the refusal once the timeout has passed."""
-        left = self._until - time.monotonic()
-        if not self._block or left <= 0:
-            raise refusal
-        return min(left, rest)
 
 
 P = ParamSpec("P")
