@@ -23,7 +23,7 @@ from pecia.handles import PDF_QUALITY, Accepted, existing_view
 from pecia.job import Job, JobGroup
 from pecia.request import Item, Options, Steps, Submission
 from pecia.submission import Outcomes, Tally
-from pecia.waiting import RECOUNT_S, Behind, Deadline, closing, run_blocking, sleep, steps
+from pecia.waiting import RECOUNT_S, Background, Deadline, closing, run_blocking, sleep, steps
 from pecia_schemas import tracing
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.states import DeliveryState, DeliveryStateName, Lane, LaneName
@@ -86,7 +86,7 @@ class Client(Admin):
             ((_, outcome),) = accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
-            submission.became(span, outcome)
+            submission.record_outcome(span, outcome)
         return self._job_of(outcome)
 
     def submit_many(
@@ -124,20 +124,20 @@ class Client(Admin):
         arguments.checked_batch(batch)
         tally: Tally[Job[R], JobGroup[R]] = Tally(self._job_of, self.group)
         taken = steps(tasks, Steps(idempotency_prefix, idempotency_keys))
-        with tally.interrupted(), tracing.first("submit_many"), closing(taken), Behind(tally.add) as behind:
+        with tally.interrupted(), tracing.first("submit_many"), closing(taken), Background(tally.add) as step:
             for some in taken:
                 if options.batch is None:
                     opened = self._open().store.open_batch(batch)
                     options = options.model_copy(update={"batch": opened.id})
                 for items, of_lane in request.by_lane(some, options):
                     if self._open().backlog.limit(of_lane.priority):
-                        behind.settle()  # the step being written takes up room
+                        step.settle()  # the step being written takes up room
                     room_by = Deadline(timeout if block else 0)
                     with ExitStack() as spans:
                         traced, noted = submission.traced(items, of_lane.priority, spans)
                         accept = self._prepared(traced, of_lane, room_by)
-                        behind.settle()
-                        behind.start(accept, noted, spans.pop_all())
+                        step.settle()
+                        step.start(accept, noted, spans.pop_all())
                     del items, traced
                 del some  # its documents are stored: the next are taken now
         return tally.result()

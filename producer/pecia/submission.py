@@ -443,7 +443,7 @@ def traced(
 
     def noted(outcomes: Outcomes) -> Iterator[Outcome]:
         for number, outcome in outcomes:
-            became(spans[number], outcome)
+            record_outcome(spans[number], outcome)
             yield number, outcome
 
     for span in spans.values():
@@ -451,7 +451,7 @@ def traced(
     return [replace(item, traceparent=spans[item.number].traceparent) for item in items], noted
 
 
-def became(span: Span, outcome: Accepted | SubmitError) -> None:
+def record_outcome(span: Span, outcome: Accepted | SubmitError) -> None:
     """Say what became of a task. A key that was known names an earlier job, whose trace is another."""
     if isinstance(outcome, SubmitError):
         span.fail(type(outcome).__name__)

@@ -1,10 +1,5 @@
 """Waiting: what it decides, with no I/O, for both kinds of client; and how a thread waits.
 
-Of a lane's limit, what counts is a part that is queued and may run now; a document counts as one until it is cut into
-its pages. The count is made by Postgres, ends at the limit, and is made no more often than once a second, or twenty
-times as long as it took; in between a client adds what it hands over itself. So a lane's limit is passed by no more
-than what the other clients hand over in that time, a batch for each client, and the pages of documents that are cut.
-
 A wait for jobs looks, subscribes, looks again, then waits for an announcement or for the polling interval to pass.
 `pecia.aio.waiting` has the names of the second half for a loop: what differs by nature.
 """
@@ -180,6 +175,13 @@ def batches(job_ids: Sequence[UUID], size: int = LOOK_AT) -> Iterator[Sequence[U
         yield job_ids[start : start + size]
 
 
+def redis_errors() -> tuple[type[Exception], ...]:
+    """Return what Redis raises while it is away; its library is loaded once something was raised."""
+    from redis import RedisError  # noqa: PLC0415  slow to load
+
+    return RedisError, OSError
+
+
 class Breaker:
     """A circuit breaker before Redis: after a failure Redis is left alone for a while, and a refusal is logged once."""
 
@@ -236,7 +238,10 @@ class _Seen:
 
 
 class Backlog:
-    """What one client knows of the lanes that have a limit. No I/O."""
+    """What one client knows of the lanes that have a limit. No I/O.
+
+    Postgres counts no more often than once a second; in between a client adds what it hands over itself.
+    """
 
     def __init__(self, limits: Mapping[Lane, int]) -> None:
         self._limits = limits
@@ -326,7 +331,7 @@ class Opening(Generic[C]):
         return taken
 
 
-class Behind(Generic[T]):
+class Background(Generic[T]):
     """One piece of work that a thread does while its caller prepares the next; the results are taken in order."""
 
     def __init__(self, take: Callable[[T], object]) -> None:

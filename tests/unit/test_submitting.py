@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pecia import InvalidSourceError, ReadDocument, SubmitManyError
-from pecia.aio.publishing import AsyncPublisher
+from pecia.aio.connections import AsyncPublisher
+from pecia.connections import Publisher
 from pecia.errors import QueueFullError
-from pecia.publishing import Publisher
 from pecia.records import LaneLoad
 from pecia.testing import FakeFleet
 from pecia.waiting import Backlog

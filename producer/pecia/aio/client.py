@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pecia import arguments, records, request, submission
 from pecia.aio.admin import AsyncAdmin
 from pecia.aio.job import AsyncJob, AsyncJobGroup
-from pecia.aio.waiting import AsyncBehind, aclosing, run_blocking, sleep, steps
+from pecia.aio.waiting import AsyncBackground, aclosing, run_blocking, sleep, steps
 from pecia.arguments import Which
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
 from pecia.handles import PDF_QUALITY, Accepted, existing_view
@@ -88,7 +88,7 @@ class AsyncClient(AsyncAdmin):
             ((_, outcome),) = await accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
-            submission.became(span, outcome)
+            submission.record_outcome(span, outcome)
         return self._job_of(outcome)
 
     async def submit_many(
@@ -127,20 +127,20 @@ class AsyncClient(AsyncAdmin):
         tally: Tally[AsyncJob[R], AsyncJobGroup[R]] = Tally(self._job_of, self.group)
         taken = steps(tasks, Steps(idempotency_prefix, idempotency_keys))
         with tally.interrupted(), tracing.first("submit_many"):
-            async with aclosing(taken), AsyncBehind(tally.add) as behind:
+            async with aclosing(taken), AsyncBackground(tally.add) as step:
                 async for some in taken:
                     if options.batch is None:
                         opened = await self._open().store.open_batch(batch)
                         options = options.model_copy(update={"batch": opened.id})
                     for items, of_lane in request.by_lane(some, options):
                         if self._open().backlog.limit(of_lane.priority):
-                            await behind.settle()  # the step being written takes up room
+                            await step.settle()  # the step being written takes up room
                         room_by = Deadline(timeout if block else 0)
                         with ExitStack() as spans:
                             traced, noted = submission.traced(items, of_lane.priority, spans)
                             accept = await self._prepared(traced, of_lane, room_by)
-                            await behind.settle()
-                            behind.start(accept, noted, spans.pop_all())
+                            await step.settle()
+                            step.start(accept, noted, spans.pop_all())
                         del items, traced
                     del some  # its documents are stored: the next are taken now
         return tally.result()
