@@ -156,11 +156,13 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
 
 InBatch = Annotated[str | None, Option("--batch", metavar="NAME|ID", help="Only jobs of this batch.")]
 States = Annotated[list[JobState] | None, Option("--state", help="Only jobs in this state; may be repeated.")]
-Metadata = Annotated[list[str] | None, Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it.")]
-OnlyWith = Annotated[
-    list[str] | None, Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
+Metadata = Annotated[
+    list[str] | None, Option("--metadata", metavar="KEY=VALUE", help="Only jobs with this metadata.")
 ]
-Timeout = Annotated[float | None, Option(min=0, help="Seconds to wait; the jobs go on.")]
+OnlyWith = Annotated[
+    list[str] | None, Option(metavar="KEY=VALUE", help="Only jobs with this metadata; may be repeated.")
+]
+Timeout = Annotated[float | None, Option(min=0, help="Most seconds to wait; the jobs go on.")]
 
 OPEN = [state for state in JobState if not state.is_terminal]
 UNSUCCESSFUL = [state for state in JobState if state.is_terminal and state is not JobState.SUCCEEDED]
