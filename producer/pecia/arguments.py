@@ -68,7 +68,7 @@ def verdicts(verdict: Verdict | str | Iterable[Verdict | str]) -> tuple[Verdict,
 def check_pages(limit: int | None, page_size: int = 1) -> None:
     """Raise `InvalidOptionError` for a limit, or a size of pages, by which nothing can be listed."""
     if (limit is not None and limit < 0) or page_size < 1:
-        raise InvalidOptionError("limit is a number from 0, or None; page_size one from 1.")
+        raise InvalidOptionError("limit is a number from 0, or None; page_size is a number from 1.")
 
 
 def selection(
@@ -145,7 +145,7 @@ def endpoint(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
 def checked_overlap(overlap: timedelta) -> timedelta:
     """Return for how long two secrets, or keys, are valid. Raises `InvalidOptionError` for less than 0, or too long."""
     if overlap < timedelta():
-        raise InvalidOptionError("overlap is a length of time: 0 ends the former at once.")
+        raise InvalidOptionError("overlap is not negative; 0 ends the former secret or key at once.")
     moment(overlap, "overlap")
     return overlap
 
@@ -157,7 +157,7 @@ def checked_batch(name: str | None) -> str | None:
     """Return the name of a batch. Raises `InvalidOptionError` if it is none."""
     if name is not None and not _BATCH_NAME.fullmatch(name):
         raise InvalidOptionError(
-            f"A batch is called by 1 to {storable.BATCH} letters, digits, dots, colons, dashes and underscores."
+            f"The name of a batch has 1 to {storable.BATCH} letters, digits, dots, colons, dashes, underscores."
         )
     return name
 

@@ -208,7 +208,9 @@ class JobHandle(Generic[R_co]):
     @staticmethod
     def _check_revision(revision: int | None) -> None:
         if revision is not None and not 0 <= revision < 2**31:
-            raise InvalidOptionError("revision is a number from 0, which is the result as it was read.")
+            raise InvalidOptionError(
+                "revision is 0, the result as it was read, or the number of a later one."
+            )
 
     def _check_pages(self) -> None:
         from pecia_schemas.tasks import has_pages  # noqa: PLC0415  tasks are slow to load

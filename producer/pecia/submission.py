@@ -176,14 +176,14 @@ _FLOW_OF = """
 # In the order of keys, so that two clients with the same keys wait for each other only one way round.
 _CREATE = """
     WITH requested AS (
-        SELECT * FROM jsonb_to_recordset(CAST(%(rows)s AS jsonb)) AS requested (
+        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS requested (
             id uuid, kind text, flow uuid, digest text, payload text, key text, total int, part uuid, stage text,
             cost int, width int, height int, traceparent text, task jsonb, label jsonb, wrapped jsonb, metadata jsonb)
     ), shared AS (
         SELECT lane, client, tenant, batch, webhook, held,
                coalesce(not_before, now() + not_before_in) AS not_before,
                coalesce(expires, now() + expires_in) AS expires_at
-        FROM jsonb_to_record(CAST(%(shared)s AS jsonb)) AS shared (
+        FROM jsonb_to_record(CAST(:shared AS jsonb)) AS shared (
             lane text, client text, tenant text, batch uuid, webhook jsonb, held bool,
             not_before timestamptz, not_before_in interval, expires timestamptz, expires_in interval)
     ), released AS MATERIALIZED (
@@ -210,7 +210,7 @@ _CREATE = """
     SELECT id, created_at, CAST(NULL AS text) AS released FROM made
     UNION ALL SELECT NULL, NULL, payload FROM released
     """
-"""For the driver as it is. Writes jobs with their first parts and events; returns those whose keys were free.
+"""Writes jobs with their first parts and events; returns those whose keys were free.
 
 Unless their payloads are `held` by this transaction, it holds them. If some were `released` lately it returns these
 instead and writes nothing: then the caller looks which are still there.
@@ -295,7 +295,7 @@ def _insert(
         for new in batch
     ]
     given = {"rows": to_json(rows).decode(), "shared": to_json(shared).decode()}
-    written = connection.execute_as_is(_CREATE, given)
+    written = connection.execute(_CREATE, given)
     created = {row.id: row.created_at for row in written if row.released is None}
     return created, {row.released for row in written if row.released is not None}
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, cast
 from uuid import UUID
@@ -230,13 +229,6 @@ _SOONEST_S, _LATEST_S, _UNKNOWN_S = 1.0, 60.0, 10.0
 """When to come again: when a tenth of the limit is worked off, at the rate of the last minute, within bounds."""
 
 
-@dataclass(slots=True)
-class _Seen:
-    load: LaneLoad
-    added: int
-    stale_at: float
-
-
 class Backlog:
     """What one client knows of the lanes that have a limit. No I/O.
 
@@ -245,7 +237,9 @@ class Backlog:
 
     def __init__(self, limits: Mapping[Lane, int]) -> None:
         self._limits = limits
-        self._seen: dict[Lane, _Seen] = {}
+        self._waiting: dict[Lane, int] = {}
+        self._per_second: dict[Lane, float] = {}
+        self._stale_at: dict[Lane, float] = {}
 
     def limit(self, lane: Lane) -> int | None:
         """Return how many parts may wait in a lane; None: any number."""
@@ -253,25 +247,23 @@ class Backlog:
 
     def is_stale(self, lane: Lane) -> bool:
         """Whether it has to be counted before it is known if there is room."""
-        seen = self._seen.get(lane)
-        return seen is None or time.monotonic() >= seen.stale_at
+        return time.monotonic() >= self._stale_at.get(lane, 0.0)
 
     def saw(self, lane: Lane, load: LaneLoad, *, took: float) -> None:
         """Take in a count, and how many seconds it took."""
-        rest = max(RECOUNT_S, _SHARE_OF_LOOKING * took)
-        self._seen[lane] = _Seen(load=load, added=0, stale_at=time.monotonic() + rest)
+        self._waiting[lane], self._per_second[lane] = load.waiting, load.ended / 60
+        self._stale_at[lane] = time.monotonic() + max(RECOUNT_S, _SHARE_OF_LOOKING * took)
 
     def add(self, lane: Lane, jobs: int) -> None:
         """Take in that this client has handed over so many jobs."""
-        if seen := self._seen.get(lane):
-            seen.added += jobs
+        self._waiting[lane] = self._waiting.get(lane, 0) + jobs
 
     def refusal(self, lane: Lane) -> QueueFullError | None:
         """Return what there is to say if there is no room."""
-        limit, seen = self._limits.get(lane), self._seen.get(lane)
-        if limit is None or seen is None or seen.load.waiting + seen.added < limit:
+        limit = self._limits.get(lane)
+        if limit is None or lane not in self._stale_at or self._waiting[lane] < limit:
             return None
-        per_second = seen.load.ended / 60
+        per_second = self._per_second[lane]
         sooner = _SHARE_OF_ROOM * limit / per_second if per_second else _UNKNOWN_S
         return QueueFullError(lane, limit, retry_after=round(min(_LATEST_S, max(_SOONEST_S, sooner)), 1))
 

@@ -65,12 +65,8 @@ def create(
         list[Lane] | None, Option(help="Lane that it may submit to; may be repeated. Default: all.")
     ] = None,
     pages_per_day: Annotated[int | None, Option(min=1, help="Most pages in 24 hours.")] = None,
-    pages_in_flight: Annotated[
-        int | None, Option(min=1, help="Most pages that wait or are being read.")
-    ] = None,
-    expires: Annotated[
-        str | None, Option(metavar="WHEN", help="When the key ends: in 30d, or a date.")
-    ] = None,
+    pages_in_flight: Annotated[int | None, Option(min=1, help="Most pages waiting or being read.")] = None,
+    expires: Annotated[str | None, Option(metavar="WHEN", help="When it ends: in 30d, or a date.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
     """Make a key of the gateway. It is printed once: hand it to its user.
@@ -172,9 +168,7 @@ def purge(
         str | None, Option(metavar="WHEN", help="Only jobs submitted before: 7d ago, or a date.")
     ] = None,
     metadata: values.OnlyWith = None,
-    reason: Annotated[
-        str | None, Option(help="Reason to keep in the audit log: nothing of a document.")
-    ] = None,
+    reason: Annotated[str | None, Option(help="Kept in the audit log: nothing of a document.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be erased.")] = False,
     yes: Annotated[bool, Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: _AsJson = False,

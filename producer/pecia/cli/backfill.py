@@ -164,16 +164,12 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderOptions:
+class OrderOptions(reading.JobOptions):
     """An order, as it is typed."""
 
     document_type: reading.Kind = DocumentType.MIXED
     language: reading.Language = None
     fields: reading.Fields = None
-    no_cache: reading.NoCache = False
-    metadata: reading.Metadata = None
-    webhook: reading.NoticeUrl = None
-    batch: reading.InBatch = None
 
     def order(self, keys: Keyring) -> Order:
         """Return the step for each document. Raises `typer.BadParameter`, `PeciaError`."""

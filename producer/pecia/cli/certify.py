@@ -59,8 +59,7 @@ def certify(
         bool, Option("--all", help="Draw from all pages that were read. Review the drawn pages first.")
     ] = False,
     bound: Annotated[
-        float,
-        Option(min=0, max=1, help="Find the confidence above which a smaller share of values is wrong."),
+        float, Option(min=0, max=1, help="Find the confidence above which fewer values are wrong.")
     ] = 0.01,
     reviewed: Reviewed,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each type.")] = False,

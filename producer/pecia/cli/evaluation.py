@@ -163,7 +163,7 @@ def _earlier(file: Path | None, option: str) -> Report:
     try:
         return Report.model_validate_json(file.read_bytes()) if file else Report()
     except ValidationError:
-        raise BadParameter(f"'{file}' is nothing that --json printed", param_hint=option) from None
+        raise BadParameter(f"'{file}' is not the output of --json", param_hint=option) from None
 
 
 def figures(

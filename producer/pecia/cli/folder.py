@@ -289,11 +289,9 @@ def _move(source: Path, target: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = target.with_name(f".{target.name}.part")
     # Of the source: the reason was written beside the target.
-    with suppress(FileNotFoundError, PermissionError):
+    with suppress(FileNotFoundError, PermissionError), replacing(target) as scratch:
         shutil.copy2(source, scratch)
-        scratch.replace(target)
 
 
 @contextmanager

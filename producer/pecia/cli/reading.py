@@ -48,12 +48,8 @@ Language = Annotated[
     str | None,
     Option(help="Languages as in en, or en,ko,zh (ISO 639-1). Default: auto, all that the engine reads."),
 ]
-Fields = Annotated[
-    Path | None, existing_file(help="JSON schema of fields to extract from each page, besides its text.")
-]
-NoCache = Annotated[
-    bool, Option("--no-cache", help="Do not reuse earlier results, nor this one in later jobs.")
-]
+Fields = Annotated[Path | None, existing_file(help="JSON schema of the fields to extract from each page.")]
+NoCache = Annotated[bool, Option("--no-cache", help="Reuse no earlier result, and keep none for later jobs.")]
 Metadata = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Kept with the job.")]
 Block = Annotated[bool, Option("--block", help="Wait while the lane is full, instead of failing.")]
 Wait = Annotated[bool, Option("--wait", help="Wait for the results and print them, page by page.")]
@@ -77,15 +73,10 @@ class WritingOptions:
         float | None, _writing(min=0, max=2, help="Randomness; 0: always the most likely word.")
     ] = None
     top_p: Annotated[
-        float | None,
-        _writing(min=0, max=1, help="Choose among the likeliest words up to this total probability."),
+        float | None, _writing(min=0, max=1, help="Choose among likeliest words up to this probability.")
     ] = None
-    top_k: Annotated[
-        int | None, _writing(min=0, help="Choose among this many of the likeliest words; 0: all.")
-    ] = None
-    repetition_penalty: Annotated[float | None, _writing(min=0, max=2, help="Above 1: less repetition.")] = (
-        None
-    )
+    top_k: Annotated[int | None, _writing(min=0, help="Choose among so many likeliest words; 0: all.")] = None
+    repetition_penalty: Annotated[float | None, _writing(min=0, max=2, help="Above 1: repeat less.")] = None
     max_output_tokens: Annotated[int | None, _writing(min=1, help="Most tokens of an answer.")] = None
     seed: Annotated[int | None, _writing(min=0, help="Seed of the random choice: repeats an answer.")] = None
     adapter: Annotated[str | None, _writing(help="LoRA adapter of the fleet, by name.")] = None
@@ -153,7 +144,7 @@ class OutputOptions:
         if self.delivery.is_plain:
             return
         if not self.wait:
-            raise BadParameter("results are there after --wait: add it", param_hint="--format, --output")
+            raise BadParameter("results need --wait: add it", param_hint="--format, --output")
         if self.as_json:
             raise BadParameter("say --format json instead, or leave out --output", param_hint="--json")
         self.delivery.check({kind}, count)
@@ -198,7 +189,7 @@ class BundleOptions:
         if not (self.subject_name or self.subject_born or self.subject_record):
             return None
         if not self.bundle:
-            raise BadParameter("it is of bundles: say --bundle too", param_hint="--subject-…")
+            raise BadParameter("a subject is of a bundle: add --bundle", param_hint="--subject-…")
         try:
             return Subject(
                 name=self.subject_name,
@@ -248,8 +239,7 @@ class ReadingOptions:
     ] = None
     fields: Fields = None
     instructions: Annotated[
-        Path | None,
-        existing_file(help="File with the language model's prompt for each page, instead of the fleet's."),
+        Path | None, existing_file(help="File with a language model's prompt, in place of the fleet's.")
     ] = None
 
     def task(

@@ -31,17 +31,11 @@ from pecia_schemas.results import BundledDocument, Document
 
 By = Annotated[
     bundles.By | None,
-    Option(
-        "--by", help="Write each document of a bundle to its own file; patient: one folder for each patient."
-    ),
+    Option("--by", help="Write each document of a bundle to its own file; patient: a folder for each."),
 ]
 Pattern = Annotated[
     str,
-    Option(
-        "--name",
-        metavar="PATTERN",
-        help="With --by: pattern of file names; {patient} and {title} are known, too.",
-    ),
+    Option("--name", metavar="PATTERN", help="With --by: pattern of file names; also {patient}, {title}."),
 ]
 WithConflicts = Annotated[
     bool, Option("--with-conflicts", help="With --by: write documents whose patient is in conflict, too.")
@@ -60,10 +54,7 @@ def export(
     with_conflicts: WithConflicts = False,
     tables: Annotated[
         bool,
-        Option(
-            "--tables",
-            help="Write the cells of all tables to one file, tables.csv or, with --format parquet, tables.parquet.",
-        ),
+        Option("--tables", help="One file of the cells of all tables: tables.csv; or as --format parquet."),
     ] = False,
     jobs: Filter,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
@@ -75,7 +66,7 @@ def export(
     """
     which = jobs.which()
     if not which:
-        raise BadParameter("say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch")
+        raise BadParameter("choose jobs by --batch, --state, --verdict or --metadata", param_hint="--batch")
     layout = _layout(by, pattern, with_conflicts=with_conflicts)
     if tables:
         is_parquet = form in (ExportFormat.PARQUET, ExportFormat.TABLES_PARQUET)
@@ -163,7 +154,7 @@ class Delivery:
         """Raise what says, before anybody waits, that so many results cannot be had like this."""
         form = self.form
         if self.target is None and form and form.is_binary and sys.stdout.isatty():
-            raise BadParameter(f"a {form} is nothing for a terminal: add -o FILE", param_hint="--format")
+            raise BadParameter(f"a {form} cannot be shown on a terminal: add -o FILE", param_hint="--format")
         if self.target is None and form and form not in _STREAMS and count > 1:
             raise BadParameter(f"several results as {form} are files: add -o DIR", param_hint="--format")
         if self.target and count > 1 and Path(self.target).is_file():
@@ -221,7 +212,7 @@ def result(
 def check_stream(*, stream: bool, as_json: bool) -> None:
     """Raise `typer.BadParameter` for a stream that is not JSON."""
     if stream and not as_json:
-        raise BadParameter("it is of JSON: say --json too", param_hint="--stream")
+        raise BadParameter("a stream is JSON: add --json", param_hint="--stream")
 
 
 def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | None = None) -> Ending:

@@ -121,7 +121,7 @@ def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[In
         else:
             passed_over.append(str(path.relative_to(folder)))
     if not taken:
-        raise BadParameter(f"nothing in '{folder}' is of a kind for this", param_hint="FILE")
+        raise BadParameter(f"nothing in '{folder}' can be read by this verb", param_hint="FILE")
     if passed_over:
         named = ", ".join(passed_over[:_NAMED]) + (", …" if len(passed_over) > _NAMED else "")
         endings.complain(f"{folder}: passed over {len(passed_over)} of another kind: {named}")
@@ -242,7 +242,7 @@ def metadata(pairs: Sequence[str] | None) -> dict[str, str]:
     """Return `key=value` options as a mapping."""
     found = [pair.partition("=") for pair in pairs or ()]
     if any(not (key and sign) for key, sign, _ in found):
-        raise BadParameter("metadata reads key=value", param_hint="--metadata")
+        raise BadParameter("write metadata as KEY=VALUE", param_hint="--metadata")
     return {key: value for key, _, value in found}
 
 
