@@ -75,8 +75,8 @@ class InvalidSettingError(ConfigurationError):
     """A setting is unknown, incomplete or has a value that cannot be meant."""
 
 
-class _InterruptionError(PeciaError):
-    """An error that ends `submit_many` between two steps."""
+class UnavailableError(PeciaError):
+    """Something that the client needs does not answer."""
 
     retryable: ClassVar[bool] = True
     accepted: Sequence[Any] | None = None
@@ -85,10 +85,6 @@ class _InterruptionError(PeciaError):
     """The tasks that it had refused before, by number, counted from 0."""
     answered: Sequence[Any] = ()
     """Outcomes of the requests before the failed one, from which `accepted` and `failures` are made."""
-
-
-class UnavailableError(_InterruptionError):
-    """Something that the client needs does not answer."""
 
 
 class DatabaseUnavailableError(UnavailableError):
@@ -142,8 +138,16 @@ class SubmitManyError(SubmitError):
         """What was wrong with each, by the number of the task, counted from 0."""
 
 
-class QueueFullError(_InterruptionError, SubmitError):
+class QueueFullError(SubmitError):
     """The lane has its limit of waiting parts (`PECIA_MAX_BACKLOG`); it is worth trying again later."""
+
+    retryable: ClassVar[bool] = True
+    accepted: Sequence[Any] | None = None
+    """The group of the jobs that `submit_many` had accepted before; None from `submit`."""
+    failures: Mapping[int, SubmitError] = MappingProxyType({})
+    """The tasks that it had refused before, by number, counted from 0."""
+    answered: Sequence[Any] = ()
+    """Outcomes of the requests before the failed one, from which `accepted` and `failures` are made."""
 
     def __init__(self, lane: Lane, limit: int, *, retry_after: float) -> None:
         super().__init__(
