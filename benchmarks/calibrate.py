@@ -26,8 +26,7 @@ import pypdfium2
 from numpy.typing import NDArray
 from PIL import Image
 
-from pecia.evaluation.metrics import words
-from pecia.evaluation.numbers import values
+from pecia.evaluation.metrics import values, words
 from pecia.evaluation.truth import exhibits
 from pecia_schemas.media import HEAD_BYTES, MediaType, sniff
 from pecia_workers.engines.cpu import networks, rapidocr

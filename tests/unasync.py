@@ -16,9 +16,8 @@ from tokenize import TokenInfo
 
 _ROOT = Path(__file__).parents[1]
 _CLIENT = Path("producer/pecia")
-_GENERATED = {name: name for name in ("admin", "client", "connections", "job", "publishing")} | {
+_GENERATED = {name: name for name in ("admin", "client", "connections", "job")} | {
     "remote": "remote/connections",
-    "stores": "remote/stores",
 }
 """Modules of `aio/`, and what is made of each."""
 _NAMES = {"AsyncGenerator": "Iterator", "aclosing": "closing", "aclose": "close"}
@@ -26,7 +25,6 @@ _PARTS = (("__a(enter|exit)__", r"__\1__"), ("Async(?=[A-Z])", ""), ("_async$", 
 """Of names, in this order."""
 _TEXT = (
     (r"\bpecia\.aio\.remote\b", "pecia.remote.connections"),
-    (r"\bfrom pecia\.aio import stores\b", "from pecia.remote import stores"),
     (r"\b(pecia|redis)\.(aio|asyncio)\b", r"\1"),
     (r"\bIterator\[(.+?),\s+None\]", r"Iterator[\1]"),
     (r"\bAwaitable\[(\w+)\]", r"\1"),

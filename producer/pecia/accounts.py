@@ -179,7 +179,7 @@ class DeadParts(Statements[D_co]):
     ) -> list[DeadPart]:
         """Return those that failed last first. Raises `InvalidOptionError` for a code that is final."""
         if code is not None and code not in _CODES:
-            raise InvalidOptionError(f"What is dead failed with one of {', '.join(_CODES)}; {code} is final.")
+            raise InvalidOptionError(f"Dead parts failed with one of {', '.join(_CODES)}; {code} is final.")
         codes = list(_CODES if code is None else [code])
         values = {"codes": codes, "job_id": job_id, "since": since, "limit": limit}
         return [DeadPart(**row) for row in connection.execute(_LIST_DEAD, values).mappings()]

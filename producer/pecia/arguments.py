@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 from uuid import UUID
 
-from pecia.errors import InvalidOptionError, JobNotFoundError, RetryRefusedError
+from pecia.errors import InvalidOptionError, RetryRefusedError
 from pecia.handles import JobHandle, JobView
 from pecia.records import Batch, Delivery, Endpoint, Listing, Selection
 from pecia.request import checked_metadata, moment, some_of, webhook
@@ -18,9 +18,6 @@ from pecia_schemas import storable
 from pecia_schemas.events import ENDINGS, NoticeType, Webhook
 from pecia_schemas.results import Verdict, VerdictName
 from pecia_schemas.states import JobState, JobStateName, as_prefix, is_complete_id
-
-if TYPE_CHECKING:
-    from pecia_schemas.tasks import Task
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -71,14 +68,7 @@ def verdicts(verdict: Verdict | str | Iterable[Verdict | str]) -> tuple[Verdict,
 def check_pages(limit: int | None, page_size: int = 1) -> None:
     """Raise `InvalidOptionError` for a limit, or a size of pages, by which nothing can be listed."""
     if (limit is not None and limit < 0) or page_size < 1:
-        raise InvalidOptionError("limit is a number from 0, or None; page_size one from 1.")
-
-
-def checked_revision(revision: int | None) -> int | None:
-    """Return the number of a revision; None is the latest. Raises `InvalidOptionError` if it is out of range."""
-    if revision is not None and not 0 <= revision < 2**31:
-        raise InvalidOptionError("revision is a number from 0, which is the result as it was read.")
-    return revision
+        raise InvalidOptionError("limit is a number from 0, or None; page_size is a number from 1.")
 
 
 def selection(
@@ -155,17 +145,9 @@ def endpoint(url: str, events: Iterable[NoticeType | str] | None) -> Webhook:
 def checked_overlap(overlap: timedelta) -> timedelta:
     """Return for how long two secrets, or keys, are valid. Raises `InvalidOptionError` for less than 0, or too long."""
     if overlap < timedelta():
-        raise InvalidOptionError("overlap is a length of time: 0 ends the former at once.")
+        raise InvalidOptionError("overlap is not negative; 0 ends the former secret or key at once.")
     moment(overlap, "overlap")
     return overlap
-
-
-def found(job_id: UUID, views: Mapping[UUID, JobView], task: type[Task[Any]] | None = None) -> JobView:
-    """Return the job of this id, and of this type of task. Raises `JobNotFoundError` if there is none."""
-    view = views.get(job_id)
-    if view is None or (task is not None and view.kind != task.kind):
-        raise JobNotFoundError(job_id)
-    return view
 
 
 _BATCH_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{storable.BATCH - 1}}}")
@@ -175,7 +157,7 @@ def checked_batch(name: str | None) -> str | None:
     """Return the name of a batch. Raises `InvalidOptionError` if it is none."""
     if name is not None and not _BATCH_NAME.fullmatch(name):
         raise InvalidOptionError(
-            f"A batch is called by 1 to {storable.BATCH} letters, digits, dots, colons, dashes and underscores."
+            f"The name of a batch has 1 to {storable.BATCH} letters, digits, dots, colons, dashes, underscores."
         )
     return name
 

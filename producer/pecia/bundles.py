@@ -15,7 +15,9 @@ from pecia.errors import InvalidOptionError
 from pecia.formats import Format
 from pecia.job import AnyJob
 from pecia.saving import Stems, stem_of
+from pecia_schemas import storable
 from pecia_schemas.bundled import Bundle
+from pecia_schemas.media import Ordinals
 from pecia_schemas.results import BundledDocument
 
 PATTERN: Final = "{date}-{kind}-{number}"
@@ -157,7 +159,7 @@ def table_of(bundle: Bundle) -> tuple[Sequence[str], list[tuple[object, ...]]]:
     return headings, [
         (
             document.part.number,
-            _ranges(document.part.pages),
+            Ordinals(page - 1 for page in document.part.pages).written(storable.PAGES),
             document.part.kind,
             document.part.identity.name or "unknown",
             document.part.date,
@@ -166,13 +168,3 @@ def table_of(bundle: Bundle) -> tuple[Sequence[str], list[tuple[object, ...]]]:
         )
         for document in ordered
     ]
-
-
-def _ranges(pages: Sequence[int]) -> str:
-    runs: list[list[int]] = []
-    for page in pages:
-        if runs and runs[-1][1] == page - 1:
-            runs[-1][1] = page
-        else:
-            runs.append([page, page])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -19,11 +19,11 @@ from pecia import arguments, records, request, submission
 from pecia.admin import Admin
 from pecia.arguments import Which
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
-from pecia.handles import PDF_QUALITY, Accepted
+from pecia.handles import PDF_QUALITY, Accepted, existing_view
 from pecia.job import Job, JobGroup
 from pecia.request import Item, Options, Steps, Submission
 from pecia.submission import Outcomes, Tally
-from pecia.waiting import Behind, RoomWait, closing, run_blocking, sleep, steps
+from pecia.waiting import RECOUNT_S, Background, Deadline, closing, run_blocking, sleep, steps
 from pecia_schemas import tracing
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.states import DeliveryState, DeliveryStateName, Lane, LaneName
@@ -82,11 +82,11 @@ class Client(Admin):
         with submission.submitting(options.priority) as span:
             own = Submission(task, key=idempotency_key, label=label)
             item = Item(0, own, traceparent=span.traceparent)
-            accept = self._prepared([item], options, RoomWait(block=block, timeout=timeout))
+            accept = self._prepared([item], options, Deadline(timeout if block else 0))
             ((_, outcome),) = accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
-            submission.became(span, outcome)
+            submission.record_outcome(span, outcome)
         return self._job_of(outcome)
 
     def submit_many(
@@ -124,20 +124,20 @@ class Client(Admin):
         arguments.checked_batch(batch)
         tally: Tally[Job[R], JobGroup[R]] = Tally(self._job_of, self.group)
         taken = steps(tasks, Steps(idempotency_prefix, idempotency_keys))
-        with tally.interrupted(), tracing.first("submit_many"), closing(taken), Behind(tally.add) as behind:
+        with tally.interrupted(), tracing.first("submit_many"), closing(taken), Background(tally.add) as step:
             for some in taken:
                 if options.batch is None:
                     opened = self._open().store.open_batch(batch)
                     options = options.model_copy(update={"batch": opened.id})
                 for items, of_lane in request.by_lane(some, options):
                     if self._open().backlog.limit(of_lane.priority):
-                        behind.settle()  # the step being written takes up room
-                    room_wait = RoomWait(block=block, timeout=timeout)
+                        step.settle()  # the step being written takes up room
+                    room_by = Deadline(timeout if block else 0)
                     with ExitStack() as spans:
                         traced, noted = submission.traced(items, of_lane.priority, spans)
-                        accept = self._prepared(traced, of_lane, room_wait)
-                        behind.settle()
-                        behind.start(accept, noted, spans.pop_all())
+                        accept = self._prepared(traced, of_lane, room_by)
+                        step.settle()
+                        step.start(accept, noted, spans.pop_all())
                     del items, traced
                 del some  # its documents are stored: the next are taken now
         return tally.result()
@@ -156,10 +156,10 @@ class Client(Admin):
         store = self._open().store
         if begins := arguments.prefix(job_id):
             view = arguments.only(store.page(records.Listing(prefix=begins), before=None, size=2), begins)
-            arguments.found(view.id, {view.id: view}, task)
+            existing_view(view.id, {view.id: view}, task)
         else:
             identifier = arguments.id_of(job_id)
-            view = arguments.found(identifier, store.views([identifier]), task)
+            view = existing_view(identifier, store.views([identifier]), task)
         return Job(self._open, view, created=False)
 
     def jobs(
@@ -331,10 +331,8 @@ class Client(Admin):
             **options, client=self._open().client, fair_by=self._settings.fair_by, tenant=self._open().tenant
         )
 
-    def _prepared(
-        self, items: Sequence[Item], options: Options, room_wait: RoomWait
-    ) -> Callable[[], Outcomes]:
-        """Return what hands over a step, once there is room. Raises `QueueFullError` once the timeout has passed."""
+    def _prepared(self, items: Sequence[Item], options: Options, room_by: Deadline) -> Callable[[], Outcomes]:
+        """Return what hands over a step, once there is room. Raises `QueueFullError` at the deadline."""
         lane = options.priority
         while True:
             connections = self._open()
@@ -343,14 +341,15 @@ class Client(Admin):
                 began = time.monotonic()
                 load = connections.store.load(lane, limit)
                 backlog.saw(lane, load, took=time.monotonic() - began)
-            refusal = backlog.refusal(lane)
+            refusal, rest = backlog.refusal(lane), RECOUNT_S
             if refusal is None:
                 try:
                     return connections.prepared(items, options)
                 except QueueFullError as error:  # a gateway's, to which the documents are sent again
-                    sleep(room_wait.pause(error, error.retry_after))
-                    continue
-            sleep(room_wait.pause(refusal))
+                    refusal, rest = error, max(rest, error.retry_after)
+            if not (pause := room_by.within(rest)):
+                raise refusal
+            sleep(pause)
 
     def _job_of(self, accepted: Accepted) -> Job[Any]:
         return Job(self._open, accepted.view, created=accepted.created)

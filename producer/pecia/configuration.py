@@ -7,17 +7,19 @@ import os
 import socket
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import SecretStr
 
 from pecia.errors import ConfigurationError, InvalidSettingError
 from pecia_schemas import running, storable, tracing
 from pecia_schemas.installing import install_command
-from pecia_schemas.settings import ClientSettings, SettingsError, read_settings
+from pecia_schemas.settings import ClientSettings, ConnectionSettings, SettingsError, read_settings
 
 if TYPE_CHECKING:
     from pecia_schemas.settings.worker import DocumentSettings
+
+S = TypeVar("S", bound=ConnectionSettings)
 
 _STORES = ("database_url", "redis_url", "payload_url")
 
@@ -78,10 +80,7 @@ def document_settings() -> DocumentSettings:
     """Return how buckets of documents are reached. Raises `InvalidSettingError`."""
     from pecia_schemas.settings.worker import DocumentSettings  # noqa: PLC0415  most clients reach no bucket
 
-    try:
-        return read_settings(DocumentSettings)
-    except SettingsError as error:
-        raise InvalidSettingError(str(error)) from None
+    return read(DocumentSettings)
 
 
 def _gateway(settings: ClientSettings, url: str | None, api_key: str | None) -> ClientSettings | None:
@@ -130,9 +129,14 @@ def client_name(settings: ClientSettings) -> str:
 
 
 def from_environment() -> ClientSettings:
-    """Return what the environment and `.env` say. Raises `InvalidSettingError`."""
+    """Return a client's settings from the environment and `.env`. Raises `InvalidSettingError`."""
+    return read(ClientSettings)
+
+
+def read(settings: type[S]) -> S:
+    """Return settings from the environment and `.env`. Raises `InvalidSettingError`."""
     try:
-        return read_settings(ClientSettings)
+        return read_settings(settings)
     except SettingsError as error:
         raise InvalidSettingError(str(error)) from None
 

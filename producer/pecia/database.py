@@ -75,9 +75,9 @@ class Pool:
     def dispose(self, *, close: bool) -> None:
         """Let go of all connections, those that are at work once they come back; `close` those that are idle."""
         self._over = True
-        idle, self._idle = self._idle, []
-        for connection in idle if close else ():
-            connection.close()
+        if close:
+            self._drop_idle()
+        self._idle = []
 
     @contextmanager
     def _begun(self, *, alone: bool) -> Iterator[BoundedConnection]:

@@ -34,8 +34,8 @@ What is behind an arrow is an attribute::
       WrongLoopError              (also RuntimeError)
       WebhookVerificationError    (also ValueError)
 
-Those that are retryable may not come again if the same call is repeated. `UnsignedCallbackWarning` is no error, but a
-warning of Python's.
+A retryable error may be gone when the same call is repeated. `UnsignedCallbackWarning` is no error, but a warning of
+Python's.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _RETRIES: Final = 3
 _STEP_JOBS: Final = 200
 _STEP_BYTES: Final = 32 * 1024**2
-_PARTS: Final = "manifest/"
+_PARTS: Final = "manifest"
 _WORST: Final = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
@@ -67,11 +68,8 @@ class ExportFormat(StrEnum):
     @property
     def of_one(self) -> Format | None:
         """The form of a file that holds one job; None: a file holds many."""
-        return (
-            None
-            if self in (ExportFormat.JSONL, ExportFormat.PARQUET) or self.of_tables
-            else Format(self.value)
-        )
+        holds_many = self.of_tables or self in (ExportFormat.JSONL, ExportFormat.PARQUET)
+        return None if holds_many else Format(self.value)
 
     @property
     def of_tables(self) -> bool:
@@ -110,17 +108,10 @@ class Place:
             return bytes(self._store.get(self._prefix + name).bytes())
 
     def below(self, folder: str) -> Iterator[str]:
-        """Yield the paths of the files below a folder, in no order."""
+        """Yield the names of the files below a folder, in no order."""
         with _answering():
-            for found in self._store.list(f"{self._prefix}{folder}/"):
-                yield from (one["path"] for one in found)
-
-    def parts(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the parts of the manifest, in no order."""
-        with _answering():
-            for found in self._store.list(self._prefix + _PARTS):
-                for one in found:
-                    yield one["path"], bytes(self._store.get(one["path"]).bytes())
+            for one in chain.from_iterable(self._store.list(f"{self._prefix}{folder}/")):
+                yield one["path"].removeprefix(self._prefix)
 
 
 @dataclass(slots=True)
@@ -169,9 +160,9 @@ class Exporter:
         self._files: dict[int, str] = {}
         """Of jobs that an earlier run has written to a file each, or whose tables it has written: where, by a hash."""
         self._number = 0
-        for path, part in self._place.parts():
-            self._number = max(self._number, int(Path(path).stem))
-            for line in part.splitlines():
+        for name in self._place.below(_PARTS):
+            self._number = max(self._number, int(Path(name).stem))
+            for line in self._place.get(name).splitlines():
                 entry = json.loads(line)
                 if entry["format"] == self._form and entry.get("by") == (layout and layout.by):
                     if entry.get("held_back"):  # what was held back may have been reviewed
@@ -258,14 +249,10 @@ class Exporter:
             elif self._form is ExportFormat.JSONL:
                 step.lines.append(_line(job, result))
                 step.size += len(step.lines[-1])
-            elif self._form.of_tables:
-                cells = list(_cells(job, result))
-                step.rows += cells
-                step.size += sum(len(cell["text"]) for cell in cells)
             else:
-                rows = list(_rows(job, result))
+                rows = list(_cells(job, result) if self._form.of_tables else _rows(job, result))
                 step.rows += rows
-                step.size += sum(len(row["text"] or "") + len(row["fields"] or "") for row in rows)
+                step.size += sum(len(row["text"] or "") + len(row.get("fields") or "") for row in rows)
         self.exported.held_back += held_back
         identifier, state, finished_at = _entry_of(job)
         pieces = result.pages if isinstance(result, Document) else result.segments if result else ()
@@ -337,7 +324,7 @@ class Exporter:
                 if self._form.of_tables:
                     self._note(entry)
         manifest = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in step.entries)
-        self._place.put(f"{_PARTS}{self._number:06}.jsonl", manifest.encode())
+        self._place.put(f"{_PARTS}/{self._number:06}.jsonl", manifest.encode())
 
     def _write_tables(self) -> None:
         """Put the tables of all jobs, each as it was exported last, into one file."""
@@ -352,15 +339,8 @@ class Exporter:
 
 
 _CELL: Sequence[str] = (
-    "document",
-    "job",
-    "page",
-    "table",
-    "row",
-    "column",
-    "row_span",
-    "column_span",
-    "text",
+    *("document", "job", "page", "table"),
+    *("row", "column", "row_span", "column_span", "text"),
 )
 """Columns of the tables' file. Pages and tables are counted from 1, as by `pecia result --table`; rows and columns from
 0."""
@@ -379,10 +359,14 @@ def _cells(job: JobHandle[Any], result: Document | Captions) -> Iterator[dict[st
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
     file = io.StringIO(newline="")
+    _csv_writer(file).writerows(rows)
+    return file.getvalue().encode()
+
+
+def _csv_writer(file: TextIO) -> "csv.DictWriter[str]":
     writer: csv.DictWriter[str] = csv.DictWriter(file, _CELL)
     writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue().encode()
+    return writer
 
 
 @contextmanager
@@ -390,9 +374,7 @@ def _cell_writer(path: Path) -> Iterator[Callable[[list[dict[str, str]]], None]]
     """Yield what adds rows to a file of cells, in the form of its suffix."""
     if path.suffix == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
-            writer: csv.DictWriter[str] = csv.DictWriter(file, _CELL)
-            writer.writeheader()
-            yield writer.writerows
+            yield _csv_writer(file).writerows
         return
     pyarrow, parquet = _parquet()
     texts = ("document", "job", "text")

@@ -12,7 +12,14 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from pecia.errors import JobCancelledError, JobErasedError, JobExpiredError, JobFailedError
+from pecia.errors import (
+    InvalidOptionError,
+    JobCancelledError,
+    JobErasedError,
+    JobExpiredError,
+    JobFailedError,
+    JobNotFoundError,
+)
 from pecia.records import PartOutcome
 from pecia_schemas.bundled import Bundle
 from pecia_schemas.bundles import Split
@@ -32,6 +39,7 @@ from pecia_schemas.states import AWAITED, JobState, Lane
 
 if TYPE_CHECKING:
     from pecia_schemas.running import Lack
+    from pecia_schemas.tasks import Task
 
 R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
 J_co = TypeVar("J_co", bound="JobHandle[Any]", covariant=True)
@@ -197,6 +205,13 @@ class JobHandle(Generic[R_co]):
         """Whether it was over, well or badly."""
         return self.state.is_terminal
 
+    @staticmethod
+    def _check_revision(revision: int | None) -> None:
+        if revision is not None and not 0 <= revision < 2**31:
+            raise InvalidOptionError(
+                "revision is 0, the result as it was read, or the number of a later one."
+            )
+
     def _check_pages(self) -> None:
         from pecia_schemas.tasks import has_pages  # noqa: PLC0415  tasks are slow to load
 
@@ -258,6 +273,16 @@ class GroupHandle(Sequence[J_co]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)}>"
+
+
+def existing_view(
+    job_id: UUID, views: Mapping[UUID, JobView], task: type[Task[Any]] | None = None
+) -> JobView:
+    """Return the job of this id, and of this type of task. Raises `JobNotFoundError` if there is none."""
+    view = views.get(job_id)
+    if view is None or (task is not None and view.kind != task.kind):
+        raise JobNotFoundError(job_id)
+    return view
 
 
 def hints_of(lacks: Iterable[Lack]) -> dict[UUID, str]:

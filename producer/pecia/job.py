@@ -9,9 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
 
-from pecia import arguments, waiting
+from pecia import waiting
 from pecia.errors import JobTimeoutError, UnavailableError
-from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, assemble, hints_of
+from pecia.handles import (
+    PDF_QUALITY,
+    GroupHandle,
+    JobHandle,
+    JobView,
+    R_co,
+    assemble,
+    existing_view,
+    hints_of,
+)
 from pecia.records import AuditAction, PartOutcome, UsageFigures
 from pecia.waiting import closing, run_blocking, sleep
 from pecia_schemas.events import JobEvent
@@ -64,11 +73,10 @@ def retry_unavailable(look: Callable[[], T], deadline: waiting.Deadline) -> T:
 
 def look(connections: Connections, job_ids: Sequence[UUID]) -> list[JobView]:
     """Return the jobs as they are now. Raises `JobNotFoundError` if one of them does not exist."""
-    return [
-        view
-        for batch in waiting.batches(job_ids)
-        for view in waiting.in_order(batch, connections.store.views(batch))
-    ]
+    views: dict[UUID, JobView] = {}
+    for batch in waiting.batches(job_ids):
+        views |= connections.store.views(batch)
+    return [existing_view(job_id, views) for job_id in job_ids]
 
 
 def parts_as_they_end(
@@ -148,7 +156,7 @@ class Job(JobHandle[R_co]):
 
     def refresh(self) -> Self:
         """Look again. Raises `JobNotFoundError` if the job has been deleted."""
-        self._view = arguments.found(self.id, self._open().store.views([self.id]))
+        self._view = existing_view(self.id, self._open().store.views([self.id]))
         return self
 
     def wait(self, timeout: float | None = None) -> Self:
@@ -170,7 +178,7 @@ class Job(JobHandle[R_co]):
         Raises `JobFailedError`, `JobCancelledError` or `JobExpiredError` if there is none, `JobErasedError` if it was
         erased, `InvalidOptionError` for a revision that is no number from 0.
         """
-        number = arguments.checked_revision(revision)
+        self._check_revision(revision)
         try:
             self.wait(timeout)
         except JobTimeoutError:
@@ -179,7 +187,7 @@ class Job(JobHandle[R_co]):
             self.refresh()
         self._check_result(partial=partial)
         store = self._open().store
-        ended = store.outcomes(self.id, read_as=AuditAction.RESULT, revision=number)
+        ended = store.outcomes(self.id, read_as=AuditAction.RESULT, revision=revision)
         if len(ended) > _MANY:
             return cast("R_co", run_blocking(assemble, self.kind, ended))
         return cast("R_co", assemble(self.kind, ended))
@@ -249,8 +257,7 @@ class Job(JobHandle[R_co]):
 
         Looks into the database; None for a job that only waits for its turn.
         """
-        found = JobGroup(self._open, [self]).hints()
-        return found.get(self.id)
+        return (JobGroup(self._open, [self]).hints()).get(self.id)
 
     def usage(self) -> UsageFigures:
         """Return what its parts have taken so far, attempts that failed included; looks into the database."""

@@ -75,19 +75,19 @@ def _check_schema(written: str) -> None:
     # Its root may be a reference: so pydantic writes a model that holds itself.
     root = _at(schema, str(schema.get("$ref", "#")))
     if not isinstance(root, dict) or root.get("type") != "object":
-        raise InvalidOptionError('fields asks for an object: a schema with "type": "object".')
+        raise InvalidOptionError('fields is the schema of an object: it needs "type": "object".')
     for name, value in _entries(schema):
         text = value if isinstance(value, str) else None
         if text is not None and name.endswith(("$ref", "$dynamicRef")) and not text.startswith("#"):
             raise InvalidOptionError(
-                "fields refers, by $ref, to something elsewhere: write everything into the one schema, under $defs."
+                "A $ref in fields points elsewhere: write everything into the one schema, under $defs."
             )
         if name == "patternProperties":
-            raise InvalidOptionError("fields names its properties: patternProperties is not understood.")
+            raise InvalidOptionError("patternProperties in fields is not supported: name the properties.")
         if "\0" in name + (text or ""):
             raise InvalidOptionError("fields holds a NUL, which Postgres does not store.")
         if name == "$ref" and text and text.startswith("#/") and _at(schema, text) is None:
-            raise InvalidOptionError("fields refers, by $ref, to something that it does not hold.")
+            raise InvalidOptionError("A $ref in fields points to something that the schema does not hold.")
 
 
 def _check_meaning(schema: dict[str, Any]) -> None:
@@ -105,8 +105,7 @@ def _check_meaning(schema: dict[str, Any]) -> None:
             named = bool(steps) and steps[-1] in _NAMING
             steps.append("…" if named else str(step))
         raise InvalidOptionError(
-            f"fields is no JSON schema: what stands at {'/'.join(steps) or 'the top'} breaks a rule of its own"
-            f" ({error.validator})."
+            f"fields is no JSON schema: it is wrong at {'/'.join(steps) or 'the top'} ({error.validator})."
         ) from None
 
 
@@ -158,7 +157,7 @@ def moment(value: datetime | timedelta | None, name: str) -> datetime | None:
         try:
             return datetime.now(UTC) + value
         except OverflowError:
-            raise InvalidOptionError(f"{name} is further away than any date: give less.") from None
+            raise InvalidOptionError(f"{name} is further away than any date: give a shorter time.") from None
     if value is not None and value.tzinfo is None:
         raise InvalidOptionError(
             f"{name} needs a time zone: for example datetime.now(UTC) + timedelta(hours=1)."

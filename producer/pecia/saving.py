@@ -72,13 +72,13 @@ def form_of(
 def write(result: Result, form: Format, target: Path) -> None:
     """Write a result in a text form, atomically. Raises `OSError`."""
     content = render(result, form)
-    with _replacing(target) as file:
+    with replacing(target) as file:
         file.write_text(content, encoding="utf-8", newline="")
 
 
 def write_bytes(content: bytes, _result: Result, target: Path) -> None:
     """Write a result that was drawn elsewhere, atomically. Raises `OSError`."""
-    with _replacing(target) as file:
+    with replacing(target) as file:
         file.write_bytes(content)
 
 
@@ -99,7 +99,7 @@ def write_with_pictures(
     check_patients(document, form)
     open_pictures = page_pictures(form)
     writing = import_module(f"pecia.formats.{form}")
-    with at_hand(original, payloads) as path, _replacing(target) as file:
+    with at_hand(original, payloads) as path, replacing(target) as file:
         try:
             with open_pictures(path, password=original.password, quality=quality) as pictures:
                 writing.write(document, pictures, file)
@@ -126,13 +126,13 @@ def page_pictures(form: Format = Format.FACSIMILE) -> OpenPictures:
 
 
 @contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """Yield a file that takes the target's place if all goes well."""
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield a path beside the target; the file written there takes its place at the end, complete or not at all."""
     target = target.resolve()
     if target.exists() and not target.is_file():
         raise FileExistsError(f"{target} is no file")
     # Others may save to the same target at the same time.
-    partial = target.with_name(f".{target.name}.{uuid4().hex}.partial")
+    partial = target.with_name(f".{uuid4().hex}.partial")
     try:
         yield partial
         partial.replace(target)

@@ -64,26 +64,21 @@ def at_hand(original: Original, payloads: PayloadStore) -> Iterator[Path]:
 
     Raises `DocumentGoneError`, `PayloadStoreUnavailableError` or `InvalidSettingError`.
     """
-    from obstore.exceptions import BaseError  # noqa: PLC0415  slow to load, as the store is
-
-    from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, verify  # noqa: PLC0415
+    from pecia_schemas.payloads import PayloadCorruptError, PayloadMissingError, verify  # noqa: PLC0415  slow to load
 
     in_place = payloads.path_of(original.payload)
     with tempfile.TemporaryDirectory(prefix="pecia-document-") as scratch:
         target = in_place or Path(scratch) / "document"
         try:
-            if in_place is None:
-                payloads.fetch(original.payload, target)
-            else:
-                verify(in_place, original.payload)
+            with store_answers():
+                if in_place is None:
+                    payloads.fetch(original.payload, target)
+                else:
+                    verify(in_place, original.payload)
         except (PayloadMissingError, PayloadCorruptError):
             raise errors.DocumentGoneError(original.job_id) from None
         except DecryptionError as error:
             raise errors.InvalidSettingError(f"A document cannot be read. {error}") from None
-        except (BaseError, OSError) as error:
-            raise errors.PayloadStoreUnavailableError(
-                f"A document cannot be fetched ({type(error).__name__}): check PECIA_PAYLOAD_URL and its credentials."
-            ) from None
         yield target
 
 

@@ -44,10 +44,6 @@ def for_driver(statement: str) -> str:
 class Rows(list[Any]):
     """What a statement returned: rows that are tuples with names."""
 
-    def all(self) -> Rows:
-        """Return all of them, as a result of SQLAlchemy's does."""
-        return self
-
     def first(self) -> Any:
         """Return the first; None if there is none."""
         return self[0] if self else None
@@ -185,14 +181,14 @@ def range_of(prefix: str) -> dict[str, UUID]:
     return {"lowest": UUID(digits.ljust(32, "0")), "highest": UUID(digits.ljust(32, "f"))}
 
 
-def sql(wanted: Mapping[str, Mapping[str, Any]]) -> str:
+def where(wanted: Mapping[str, Mapping[str, Any]]) -> str:
     """Return SQL that is true where all of the conditions are."""
     return " AND ".join(wanted) or "true"
 
 
-def given(wanted: Mapping[str, Mapping[str, Any]], **others: Any) -> dict[str, Any]:
+def parameters(wanted: Mapping[str, Mapping[str, Any]], **others: Any) -> dict[str, Any]:
     """Return the parameters of all the conditions, and the others."""
-    return {name: value for parameters in wanted.values() for name, value in parameters.items()} | others
+    return {name: value for values in wanted.values() for name, value in values.items()} | others
 
 
 def least_id(since: datetime) -> UUID:
@@ -346,10 +342,10 @@ class Store(Statements[D_co]):
         wanted = conditions(listing, self._tenant)
         if before is not None:
             wanted["jobs.id < :before"] = {"before": before}
-        newest = f"SELECT {COLUMNS} FROM jobs WHERE {sql(wanted)} ORDER BY id DESC LIMIT :size"  # noqa: S608  constants
+        newest = f"SELECT {COLUMNS} FROM jobs WHERE {where(wanted)} ORDER BY id DESC LIMIT :size"  # noqa: S608  constants
         return [
             JobView.of(row, self._keys)
-            for row in connection.execute(newest, given(wanted, size=size)).mappings()
+            for row in connection.execute(newest, parameters(wanted, size=size)).mappings()
         ]
 
     @transaction
@@ -396,7 +392,7 @@ class Store(Statements[D_co]):
         found = f"""
             SELECT job_id, ordinal, verdict, parts.finished_at, jobs.label, {WRAPPED}
             FROM parts JOIN jobs ON jobs.id = job_id
-            WHERE {sql(wanted)} ORDER BY job_id DESC, ordinal LIMIT :size
+            WHERE {where(wanted)} ORDER BY job_id DESC, ordinal LIMIT :size
         """  # noqa: S608  constants
         return [
             FoundPage(
@@ -408,7 +404,7 @@ class Store(Statements[D_co]):
                 is_conflict=is_conflict,
             )
             for job_id, ordinal, verdict, at, label, wrapped in connection.execute(
-                found, given(wanted, size=size)
+                found, parameters(wanted, size=size)
             )
         ]
 
@@ -518,10 +514,10 @@ class Store(Statements[D_co]):
     def counts(self, connection: Connection, listing: Listing) -> Counts:
         """Return how far the jobs are."""
         wanted = conditions(listing, self._tenant)
-        rows = connection.execute(_COUNT.format(wanted=sql(wanted)), given(wanted)).mappings()
+        rows = connection.execute(_COUNT.format(wanted=where(wanted)), parameters(wanted)).mappings()
         counts = sum((Counts(states={row.pop("state"): row.pop("jobs")}, **row) for row in rows), Counts())
         if counts.failed or JobState.FAILED in counts.states:
-            codes = connection.execute(_FAILURES.format(wanted=sql(wanted)), given(wanted))
+            codes = connection.execute(_FAILURES.format(wanted=where(wanted)), parameters(wanted))
             failures = {FailureCode[code.upper()]: number for code, number in codes}
             counts = counts.model_copy(update={"failures": failures})
         return counts

@@ -127,7 +127,7 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
         "payload": None if isinstance(source.payload, UrlRef) else source.payload.sha256,
         "key": str(job_id) if own.key is None else key,
         "label": seal_label(own.label, job_id, ring),
-        "metadata": dict(options.metadata),
+        "metadata": options.metadata,
         "traceparent": item.traceparent,
         **_first_part(own.task, source),
     }
@@ -176,14 +176,14 @@ _FLOW_OF = """
 # In the order of keys, so that two clients with the same keys wait for each other only one way round.
 _CREATE = """
     WITH requested AS (
-        SELECT * FROM jsonb_to_recordset(CAST(%(rows)s AS jsonb)) AS requested (
+        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS requested (
             id uuid, kind text, flow uuid, digest text, payload text, key text, total int, part uuid, stage text,
             cost int, width int, height int, traceparent text, task jsonb, label jsonb, wrapped jsonb, metadata jsonb)
     ), shared AS (
         SELECT lane, client, tenant, batch, webhook, held,
                coalesce(not_before, now() + not_before_in) AS not_before,
                coalesce(expires, now() + expires_in) AS expires_at
-        FROM jsonb_to_record(CAST(%(shared)s AS jsonb)) AS shared (
+        FROM jsonb_to_record(CAST(:shared AS jsonb)) AS shared (
             lane text, client text, tenant text, batch uuid, webhook jsonb, held bool,
             not_before timestamptz, not_before_in interval, expires timestamptz, expires_in interval)
     ), released AS MATERIALIZED (
@@ -210,7 +210,7 @@ _CREATE = """
     SELECT id, created_at, CAST(NULL AS text) AS released FROM made
     UNION ALL SELECT NULL, NULL, payload FROM released
     """
-"""For the driver as it is. Writes jobs with their first parts and events; returns those whose keys were free.
+"""Writes jobs with their first parts and events; returns those whose keys were free.
 
 Unless their payloads are `held` by this transaction, it holds them. If some were `released` lately it returns these
 instead and writes nothing: then the caller looks which are still there.
@@ -224,8 +224,7 @@ def accept_one(connection: Connection, new: NewJob) -> Accepted | None:
     created, _ = _insert(connection, [new], {}, held=False)
     if (created_at := created.get(new.id)) is None:
         return None
-    view = view_of(new, MappingProxyType(new.row["metadata"]), created_at)
-    return Accepted(view=view, created=True, flow=new.id)
+    return Accepted(view=view_of(new, created_at), created=True, flow=new.id)
 
 
 def accept(
@@ -256,7 +255,6 @@ def accept(
     if batch[0].options.webhook and connection.execute(_UNSIGNED, {}).scalar():
         warnings.warn(errors.UnsignedCallbackWarning(), stacklevel=2)
     known = _known(connection, repeated)
-    shared: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def outcome(new: NewJob) -> Accepted | errors.SubmitError:
         if new.row["payload"] in gone:
@@ -265,10 +263,7 @@ def accept(
             )
         flow = flows.get(new.turns) or new.id
         if created_at := created.get(new.id):
-            pairs = new.row["metadata"]
-            metadata = shared.setdefault(tuple(pairs.items()), MappingProxyType(pairs))
-            view = view_of(new, metadata, created_at)
-            return Accepted(view=view, created=True, flow=flow)
+            return Accepted(view=view_of(new, created_at), created=True, flow=flow)
         row = known[new.key]
         if not _is_same(new, row, batch[0].options.tenant, keys):
             return errors.IdempotencyConflictError(row["id"])
@@ -300,7 +295,7 @@ def _insert(
         for new in batch
     ]
     given = {"rows": to_json(rows).decode(), "shared": to_json(shared).decode()}
-    written = connection.execute_as_is(_CREATE, given)
+    written = connection.execute(_CREATE, given)
     created = {row.id: row.created_at for row in written if row.released is None}
     return created, {row.released for row in written if row.released is not None}
 
@@ -312,7 +307,7 @@ def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, str | No
     return {name: time.isoformat() if time else None}
 
 
-def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime) -> JobView:
+def view_of(new: NewJob, created_at: datetime) -> JobView:
     """Return the view of a row that was written this moment, without reading it back."""
     return JobView(
         id=new.id,
@@ -323,7 +318,7 @@ def view_of(new: NewJob, metadata: Mapping[str, str], created_at: datetime) -> J
         failure=None,
         label=new.label,
         batch=new.options.batch,
-        metadata=metadata,
+        metadata=MappingProxyType(new.options.metadata),
         submitted_at=created_at,
         started_at=None,
         finished_at=None,
@@ -448,7 +443,7 @@ def traced(
 
     def noted(outcomes: Outcomes) -> Iterator[Outcome]:
         for number, outcome in outcomes:
-            became(spans[number], outcome)
+            record_outcome(spans[number], outcome)
             yield number, outcome
 
     for span in spans.values():
@@ -456,7 +451,7 @@ def traced(
     return [replace(item, traceparent=spans[item.number].traceparent) for item in items], noted
 
 
-def became(span: Span, outcome: Accepted | SubmitError) -> None:
+def record_outcome(span: Span, outcome: Accepted | SubmitError) -> None:
     """Say what became of a task. A key that was known names an earlier job, whose trace is another."""
     if isinstance(outcome, SubmitError):
         span.fail(type(outcome).__name__)

@@ -93,7 +93,7 @@ class Transitions(Statements[D_co]):
         check_retry(job_id, JobState(job.state))
         chosen = None if parts is None else list(parts)
         values = {"job_id": job_id, "actor": self._actor, "parts": chosen}
-        rows = connection.execute(_REOPEN_PARTS, values).all()
+        rows = connection.execute(_REOPEN_PARTS, values)
         if not rows:
             raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it anew.")
         connection.execute(REOPEN_JOB, {"job_id": job_id, "actor": self._actor})
@@ -237,7 +237,7 @@ class Purging(Statements[D_co]):
     @unrepeatable
     def empty(self, connection: Connection, job_ids: Sequence[UUID], reason: str | None) -> Purged:
         """Erase a batch of jobs from the tables; unfinished jobs are cancelled."""
-        jobs = connection.execute(_LOCK, {"job_ids": job_ids}).all()
+        jobs = connection.execute(_LOCK, {"job_ids": job_ids})
         unfinished = [job.id for job in jobs if job.open]
         if unfinished:
             end_jobs(connection, unfinished, state=JobState.CANCELLED, actor=self._actor, reason=None)

@@ -1,10 +1,5 @@
 """Waiting: what it decides, with no I/O, for both kinds of client; and how a thread waits.
 
-Of a lane's limit, what counts is a part that is queued and may run now; a document counts as one until it is cut into
-its pages. The count is made by Postgres, ends at the limit, and is made no more often than once a second, or twenty
-times as long as it took; in between a client adds what it hands over itself. So a lane's limit is passed by no more
-than what the other clients hand over in that time, a batch for each client, and the pages of documents that are cut.
-
 A wait for jobs looks, subscribes, looks again, then waits for an announcement or for the polling interval to pass.
 `pecia.aio.waiting` has the names of the second half for a loop: what differs by nature.
 """
@@ -13,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import threading
 import time
@@ -21,13 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, cast
 from uuid import UUID
 
 from pecia import request, sources
-from pecia.errors import JobNotFoundError, JobTimeoutError, QueueFullError, SubmitError
+from pecia.errors import JobTimeoutError, QueueFullError, SubmitError
 from pecia.handles import JobView
 from pecia.records import AuditAction, LaneLoad, PartOutcome
 from pecia.request import Item, Options, Steps, Submission
@@ -181,12 +174,11 @@ def batches(job_ids: Sequence[UUID], size: int = LOOK_AT) -> Iterator[Sequence[U
         yield job_ids[start : start + size]
 
 
-def in_order(job_ids: Sequence[UUID], views: Mapping[UUID, JobView]) -> Iterator[JobView]:
-    """Yield the jobs in the order of `job_ids`. Raises `JobNotFoundError` for the first that does not exist."""
-    for job_id in job_ids:
-        if job_id not in views:
-            raise JobNotFoundError(job_id)
-        yield views[job_id]
+def redis_errors() -> tuple[type[Exception], ...]:
+    """Return what Redis raises while it is away; its library is loaded once something was raised."""
+    from redis import RedisError  # noqa: PLC0415  slow to load
+
+    return RedisError, OSError
 
 
 class Breaker:
@@ -228,7 +220,7 @@ class Breaker:
             log.warning("%s Until then work waits for the fleet's relay.", refusal)
 
 
-_RECOUNT_S = 1.0
+RECOUNT_S = 1.0
 _SHARE_OF_LOOKING = 20
 """A count that took a second is followed by the next no sooner than this many seconds later."""
 
@@ -237,19 +229,17 @@ _SOONEST_S, _LATEST_S, _UNKNOWN_S = 1.0, 60.0, 10.0
 """When to come again: when a tenth of the limit is worked off, at the rate of the last minute, within bounds."""
 
 
-@dataclass(slots=True)
-class _Seen:
-    load: LaneLoad
-    added: int
-    stale_at: float
-
-
 class Backlog:
-    """What one client knows of the lanes that have a limit. No I/O."""
+    """What one client knows of the lanes that have a limit. No I/O.
+
+    Postgres counts no more often than once a second; in between a client adds what it hands over itself.
+    """
 
     def __init__(self, limits: Mapping[Lane, int]) -> None:
         self._limits = limits
-        self._seen: dict[Lane, _Seen] = {}
+        self._waiting: dict[Lane, int] = {}
+        self._per_second: dict[Lane, float] = {}
+        self._stale_at: dict[Lane, float] = {}
 
     def limit(self, lane: Lane) -> int | None:
         """Return how many parts may wait in a lane; None: any number."""
@@ -257,42 +247,25 @@ class Backlog:
 
     def is_stale(self, lane: Lane) -> bool:
         """Whether it has to be counted before it is known if there is room."""
-        seen = self._seen.get(lane)
-        return seen is None or time.monotonic() >= seen.stale_at
+        return time.monotonic() >= self._stale_at.get(lane, 0.0)
 
     def saw(self, lane: Lane, load: LaneLoad, *, took: float) -> None:
         """Take in a count, and how many seconds it took."""
-        rest = max(_RECOUNT_S, _SHARE_OF_LOOKING * took)
-        self._seen[lane] = _Seen(load=load, added=0, stale_at=time.monotonic() + rest)
+        self._waiting[lane], self._per_second[lane] = load.waiting, load.ended / 60
+        self._stale_at[lane] = time.monotonic() + max(RECOUNT_S, _SHARE_OF_LOOKING * took)
 
     def add(self, lane: Lane, jobs: int) -> None:
         """Take in that this client has handed over so many jobs."""
-        if seen := self._seen.get(lane):
-            seen.added += jobs
+        self._waiting[lane] = self._waiting.get(lane, 0) + jobs
 
     def refusal(self, lane: Lane) -> QueueFullError | None:
         """Return what there is to say if there is no room."""
-        limit, seen = self._limits.get(lane), self._seen.get(lane)
-        if limit is None or seen is None or seen.load.waiting + seen.added < limit:
+        limit = self._limits.get(lane)
+        if limit is None or lane not in self._stale_at or self._waiting[lane] < limit:
             return None
-        per_second = seen.load.ended / 60
+        per_second = self._per_second[lane]
         sooner = _SHARE_OF_ROOM * limit / per_second if per_second else _UNKNOWN_S
         return QueueFullError(lane, limit, retry_after=round(min(_LATEST_S, max(_SOONEST_S, sooner)), 1))
-
-
-class RoomWait:
-    """How long a submit waits for room: not at all, or up to `timeout` seconds at a time; None: as long as it takes."""
-
-    def __init__(self, *, block: bool, timeout: float | None) -> None:
-        self._block = block
-        self._until = math.inf if timeout is None else time.monotonic() + timeout
-
-    def pause(self, refusal: QueueFullError, rest: float = _RECOUNT_S) -> float:
-        """Return the seconds until it is worth looking again. Raises the refusal once the timeout has passed."""
-        left = self._until - time.monotonic()
-        if not self._block or left <= 0:
-            raise refusal
-        return min(left, rest)
 
 
 P = ParamSpec("P")
@@ -350,7 +323,7 @@ class Opening(Generic[C]):
         return taken
 
 
-class Behind(Generic[T]):
+class Background(Generic[T]):
     """One piece of work that a thread does while its caller prepares the next; the results are taken in order."""
 
     def __init__(self, take: Callable[[T], object]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pecia import Client, ReadDocument, Submission
 from pecia.records import Listing
-from pecia.store import conditions, for_driver, given, sql
+from pecia.store import conditions, for_driver, parameters, where
 from tests.shared.house import House
 
 LABEL = "Hartwigsen.pdf"
@@ -33,8 +33,8 @@ def test_the_jobs_of_a_batch_are_found_by_an_index(house: House, client: Client)
             "SELECT id FROM jobs WHERE {} ORDER BY id DESC LIMIT 100",
             "SELECT count(*) FROM jobs WHERE {}",
         ):
-            asked = for_driver("EXPLAIN " + query.format(sql(wanted)))
-            plan = "\n".join(line for (line,) in connection.execute(asked.encode(), given(wanted)))
+            asked = for_driver("EXPLAIN " + query.format(where(wanted)))
+            plan = "\n".join(line for (line,) in connection.execute(asked.encode(), parameters(wanted)))
             assert "jobs_batch_idx" in plan
             assert "Seq Scan" not in plan
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from pydantic import TypeAdapter
 
-from pecia.evaluation.numbers import compared
+from pecia.evaluation.metrics import compared
 from pecia_schemas.blocks import Box, DoubtReason, text_of
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings

@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_half_made(job: Job[Documen
         job.save(tmp_path / "nowhere" / "page.txt")
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
     (tmp_path / "page.txt").write_text("before")
-    with suppress(KeyboardInterrupt), saving._replacing(tmp_path / "page.txt") as half:
+    with suppress(KeyboardInterrupt), saving.replacing(tmp_path / "page.txt") as half:
         half.write_text("half")
         raise KeyboardInterrupt
     assert [path.read_text() for path in tmp_path.iterdir() if path.is_file()] == ["before"]

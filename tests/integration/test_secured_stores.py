@@ -19,7 +19,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from sqlalchemy.exc import OperationalError
 
 from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
-from pecia.aio.publishing import AsyncPublisher
+from pecia.aio.connections import AsyncPublisher
 from pecia.gateway.sharing import SharedRate
 from pecia_schemas.connecting import refusal_of_postgres, refusal_of_redis
 from pecia_workers.ledger.database import open_database

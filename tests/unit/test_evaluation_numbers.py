@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pecia import Verdict
-from pecia.evaluation.metrics import Share
-from pecia.evaluation.numbers import compared, values
+from pecia.evaluation.metrics import Share, compared, values
 from pecia.evaluation.scores import PageScore, Summary, score
 from pecia.evaluation.truth import TruePage
 from tests.shared.samples import page

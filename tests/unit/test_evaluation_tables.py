@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pecia.evaluation.metrics import Overlap, adjacency, destroyed, in_place
 from pecia.evaluation.scores import PageScore, Summary
-from pecia.evaluation.tables import Overlap, adjacency, destroyed, in_place
 from pecia.evaluation.truth import TruthError, exhibits
 from pecia_schemas.blocks import Cell, Doubt, DoubtReason, Table
 from pecia_schemas.media import MediaType

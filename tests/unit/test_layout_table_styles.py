@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pecia.evaluation.tables import adjacency, in_place
+from pecia.evaluation.metrics import adjacency, in_place
 from pecia_schemas.blocks import BlockKind, DoubtReason, Word
 from tests.shared.drawn_tables import Cells, Sheet, plain, table_of
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pecia import InvalidSourceError, ReadDocument, SubmitManyError
-from pecia.aio.publishing import AsyncPublisher
+from pecia.aio.connections import AsyncPublisher
+from pecia.connections import Publisher
 from pecia.errors import QueueFullError
-from pecia.publishing import Publisher
 from pecia.records import LaneLoad
 from pecia.testing import FakeFleet
-from pecia.waiting import Backlog, RoomWait
+from pecia.waiting import Backlog
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.settings import WorkerSettings
@@ -157,14 +157,13 @@ def test_a_client_may_come_again_after_a_tenth_of_the_limit(ended: int, seconds:
     assert (refusal.lane, refusal.retry_after, refusal.retryable) == (Lane.BULK, seconds, True)
 
 
-def test_without_block_there_is_no_wait_whatever_the_timeout() -> None:
-    refusal = QueueFullError(Lane.BULK, 100, retry_after=1)
-    with pytest.raises(QueueFullError):
-        RoomWait(block=False, timeout=60).pause(refusal)
-    with pytest.raises(QueueFullError):
-        RoomWait(block=True, timeout=0).pause(refusal)
-    assert 0 < RoomWait(block=True, timeout=0.5).pause(refusal) <= 0.5
-    assert RoomWait(block=True, timeout=None).pause(refusal) > 0
+@pytest.mark.parametrize("options", [{"timeout": 60 * 60}, {"block": True, "timeout": 0}])
+def test_without_block_or_a_timeout_there_is_no_wait(options: dict[str, Any]) -> None:
+    with FakeFleet(held=True) as fleet:
+        client = fleet.client(max_backlog={Lane.NORMAL: 1})
+        client.submit(ReadDocument(b"scan"))
+        with pytest.raises(QueueFullError):
+            client.submit(ReadDocument(b"scan"), **options)
 
 
 def test_hundreds_of_waits_leave_connections_to_redis() -> None:

@@ -97,6 +97,7 @@ def watched(
             places=Places.of(folder, chosen),
             journal=journal,
             stillness=Stillness(0),
+            form=chosen.form,
             recursive=chosen.recursive,
             report=lambda *_: None,
         )
@@ -133,7 +134,7 @@ STEPS = (
     (Journal, "_append"),
     (verb, "_move"),
     (verb, "_copy"),
-    (inbox, "write_atomically"),
+    (Path, "replace"),
 )
 
 

@@ -19,13 +19,13 @@ from pydantic import BaseModel
 from pecia import arguments, records, request, submission
 from pecia.aio.admin import AsyncAdmin
 from pecia.aio.job import AsyncJob, AsyncJobGroup
-from pecia.aio.waiting import AsyncBehind, aclosing, run_blocking, sleep, steps
+from pecia.aio.waiting import AsyncBackground, aclosing, run_blocking, sleep, steps
 from pecia.arguments import Which
 from pecia.errors import JobErasedError, QueueFullError, SubmitError
-from pecia.handles import PDF_QUALITY, Accepted
+from pecia.handles import PDF_QUALITY, Accepted, existing_view
 from pecia.request import Item, Options, Steps, Submission
 from pecia.submission import Outcomes, Tally
-from pecia.waiting import RoomWait
+from pecia.waiting import RECOUNT_S, Deadline
 from pecia_schemas import tracing
 from pecia_schemas.events import NoticeType, NoticeTypeName, Webhook
 from pecia_schemas.states import DeliveryState, DeliveryStateName, Lane, LaneName
@@ -84,11 +84,11 @@ class AsyncClient(AsyncAdmin):
         with submission.submitting(options.priority) as span:
             own = Submission(task, key=idempotency_key, label=label)
             item = Item(0, own, traceparent=span.traceparent)
-            accept = await self._prepared([item], options, RoomWait(block=block, timeout=timeout))
+            accept = await self._prepared([item], options, Deadline(timeout if block else 0))
             ((_, outcome),) = await accept()
             if isinstance(outcome, SubmitError):
                 raise outcome
-            submission.became(span, outcome)
+            submission.record_outcome(span, outcome)
         return self._job_of(outcome)
 
     async def submit_many(
@@ -127,20 +127,20 @@ class AsyncClient(AsyncAdmin):
         tally: Tally[AsyncJob[R], AsyncJobGroup[R]] = Tally(self._job_of, self.group)
         taken = steps(tasks, Steps(idempotency_prefix, idempotency_keys))
         with tally.interrupted(), tracing.first("submit_many"):
-            async with aclosing(taken), AsyncBehind(tally.add) as behind:
+            async with aclosing(taken), AsyncBackground(tally.add) as step:
                 async for some in taken:
                     if options.batch is None:
                         opened = await self._open().store.open_batch(batch)
                         options = options.model_copy(update={"batch": opened.id})
                     for items, of_lane in request.by_lane(some, options):
                         if self._open().backlog.limit(of_lane.priority):
-                            await behind.settle()  # the step being written takes up room
-                        room_wait = RoomWait(block=block, timeout=timeout)
+                            await step.settle()  # the step being written takes up room
+                        room_by = Deadline(timeout if block else 0)
                         with ExitStack() as spans:
                             traced, noted = submission.traced(items, of_lane.priority, spans)
-                            accept = await self._prepared(traced, of_lane, room_wait)
-                            await behind.settle()
-                            behind.start(accept, noted, spans.pop_all())
+                            accept = await self._prepared(traced, of_lane, room_by)
+                            await step.settle()
+                            step.start(accept, noted, spans.pop_all())
                         del items, traced
                     del some  # its documents are stored: the next are taken now
         return tally.result()
@@ -161,10 +161,10 @@ class AsyncClient(AsyncAdmin):
             view = arguments.only(
                 await store.page(records.Listing(prefix=begins), before=None, size=2), begins
             )
-            arguments.found(view.id, {view.id: view}, task)
+            existing_view(view.id, {view.id: view}, task)
         else:
             identifier = arguments.id_of(job_id)
-            view = arguments.found(identifier, await store.views([identifier]), task)
+            view = existing_view(identifier, await store.views([identifier]), task)
         return AsyncJob(self._open, view, created=False)
 
     def jobs(
@@ -339,9 +339,9 @@ class AsyncClient(AsyncAdmin):
         )
 
     async def _prepared(
-        self, items: Sequence[Item], options: Options, room_wait: RoomWait
+        self, items: Sequence[Item], options: Options, room_by: Deadline
     ) -> Callable[[], Awaitable[Outcomes]]:
-        """Return what hands over a step, once there is room. Raises `QueueFullError` once the timeout has passed."""
+        """Return what hands over a step, once there is room. Raises `QueueFullError` at the deadline."""
         lane = options.priority
         while True:
             connections = self._open()
@@ -350,14 +350,15 @@ class AsyncClient(AsyncAdmin):
                 began = time.monotonic()
                 load = await connections.store.load(lane, limit)
                 backlog.saw(lane, load, took=time.monotonic() - began)
-            refusal = backlog.refusal(lane)
+            refusal, rest = backlog.refusal(lane), RECOUNT_S
             if refusal is None:
                 try:
                     return await connections.prepared(items, options)
                 except QueueFullError as error:  # a gateway's, to which the documents are sent again
-                    await sleep(room_wait.pause(error, error.retry_after))
-                    continue
-            await sleep(room_wait.pause(refusal))
+                    refusal, rest = error, max(rest, error.retry_after)
+            if not (pause := room_by.within(rest)):
+                raise refusal
+            await sleep(pause)
 
     def _job_of(self, accepted: Accepted) -> AsyncJob[Any]:
         return AsyncJob(self._open, accepted.view, created=accepted.created)

@@ -1,4 +1,7 @@
-"""What one process of a client holds open: Postgres, Redis and the payload store."""
+"""What one process of a client holds open: Postgres, Redis and the payload store.
+
+What is said to Redis and heard from it can fail no call: Postgres is the truth.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from copy import copy
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from pecia import sources, submission
 from pecia.accounts import AccessKeys, Accounts, DeadParts, Trail
 from pecia.aio.database import AsyncDatabase
-from pecia.aio.waiting import aclosing, prepare, within_work
-from pecia.configuration import client_name, database_url, redis_url
+from pecia.aio.waiting import Semaphore, aclosing, attentive, prepare, sleep, within_work
+from pecia.configuration import client_name, database_url, no_redis_url, redis_url
 from pecia.endpoints import Deliveries, Endpoints
 from pecia.errors import DatabaseRefusedError, SubmitError, UnavailableError
 from pecia.handles import Accepted
@@ -21,21 +24,41 @@ from pecia.records import DocumentFate, Erasure
 from pecia.request import Item, Options
 from pecia.store import Connection, Store
 from pecia.submission import NewJob, Outcomes, Prepared
-from pecia.waiting import Backlog, Deadline, Inheritable, batches
+from pecia.waiting import (
+    CONFIRMATION_S,
+    LOOK_AT,
+    Backlog,
+    Breaker,
+    Channels,
+    Deadline,
+    Inheritable,
+    batches,
+    redis_errors,
+)
 from pecia_schemas import tracing
-from pecia_schemas.messages import PartMessage
+from pecia_schemas.messages import CANCEL_CHANNEL, PartMessage, enqueue, job_channel, refused
 from pecia_schemas.payloads import PayloadStore, payload_named
 from pecia_schemas.settings import ClientSettings
-from pecia_schemas.states import Lane
+from pecia_schemas.states import JobState, Lane
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from pathlib import Path
 
-    from pecia.aio.publishing import AsyncAnnouncements, AsyncPublisher
+    from redis.asyncio import Redis
+    from redis.asyncio.client import Pipeline, PubSub
+
     from pecia.formats import Format
     from pecia.review.statements import Reviews
     from pecia.transitions import Purging, Transitions
     from pecia_schemas.results import Document
+
+
+_CONNECT_S = 1.0
+_CONNECTIONS = 10_000
+"""At most: each wait holds one, and the library's own limit is 100."""
+_CONNECTING = 10
+"""Subscriptions that connect at a time: among hundreds at once, each would wait for the others until it times out."""
 
 
 class AsyncConnections(Inheritable):
@@ -124,8 +147,6 @@ class AsyncConnections(Inheritable):
     @cached_property
     def bus(self) -> AsyncPublisher:
         """Redis. Who only reads does without it, and without its library, which is slow to load."""
-        from pecia.aio.publishing import AsyncPublisher  # noqa: PLC0415
-
         timeout, window = self._settings.connect_timeout, self._settings.window
         return AsyncPublisher(partial(redis_url, self._settings), connect_timeout=timeout, window=window)
 
@@ -133,8 +154,6 @@ class AsyncConnections(Inheritable):
         self, job_ids: Collection[UUID], deadline: Deadline
     ) -> AbstractAsyncContextManager[AsyncAnnouncements]:
         """Return the news about these jobs, at the client's own polling interval."""
-        from pecia.aio.publishing import AsyncAnnouncements  # noqa: PLC0415  brings redis, slow to load
-
         return aclosing(AsyncAnnouncements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline))
 
     async def prepared(self, items: Sequence[Item], options: Options) -> Callable[[], Awaitable[Outcomes]]:
@@ -211,3 +230,133 @@ class AsyncConnections(Inheritable):
         finally:
             if "bus" in vars(self) and not self.are_inherited:
                 await self.bus.close()
+
+
+class AsyncPublisher(Breaker):
+    """Redis as a client uses it: part messages go out, announcements come in; both may be missing for a while."""
+
+    def __init__(self, locate: Callable[[], str], *, connect_timeout: timedelta, window: int) -> None:
+        """`locate` returns the URL, anew after each failure."""
+        super().__init__(locate)
+        self._window = window
+        self._connect_s = min(_CONNECT_S, connect_timeout.total_seconds())
+        self.connecting = Semaphore(_CONNECTING)
+        """To be held while a subscription connects."""
+        self.redis = self._opened()
+
+    def _opened(self) -> Redis:
+        from pecia_schemas.redis_connections import connect_async  # noqa: PLC0415  brings redis, slow to load
+
+        try:
+            return connect_async(
+                self.url,
+                connect_timeout_s=self._connect_s,
+                max_connections=_CONNECTIONS,
+                decode_responses=True,
+            )
+        except ValueError:
+            raise no_redis_url() from None
+
+    async def reach(self) -> Redis | None:
+        """Return Redis, where it is now; None while it is left alone."""
+        if self.resting:
+            return None
+        if self.has_moved():
+            former, self.redis = self.redis, self._opened()
+            await former.aclose()
+        return self.redis
+
+    async def publish(self, messages: Sequence[PartMessage]) -> Sequence[PartMessage]:
+        """Queue the messages for the fleet; return those that Redis may not have."""
+        packed: list[list[PartMessage]] = []
+        replies = await self._send(lambda pipe: packed.extend(enqueue(pipe, messages, window=self._window)))
+        return messages if replies is None else refused(packed, replies)
+
+    async def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
+        """Notify all that wait for these jobs, and the workers that run them if they were cancelled."""
+
+        def fill(pipe: Pipeline) -> None:
+            for job_id in job_ids:
+                if state is JobState.CANCELLED:
+                    pipe.publish(CANCEL_CHANNEL, str(job_id))
+                pipe.publish(job_channel(job_id), state)
+
+        await self._send(fill)
+
+    async def _send(self, fill: Callable[[Pipeline], None]) -> list[Any] | None:
+        """Return the replies to what `fill` puts on a pipeline, None if Redis is away."""
+        if (redis := await self.reach()) is None:
+            return None
+        try:
+            async with redis.pipeline(transaction=False) as pipe:
+                fill(pipe)
+                replies: list[Any] = await attentive(pipe.execute())
+        except redis_errors() as error:
+            self.failed(error)
+            return None
+        return replies
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.redis.aclose()
+
+
+class AsyncAnnouncements:
+    """News about some jobs. Redis may be away: then only the polling interval passes."""
+
+    def __init__(
+        self, bus: AsyncPublisher, job_ids: Collection[UUID], *, poll_s: float, deadline: Deadline
+    ) -> None:
+        self._bus = bus
+        self._channels = Channels(job_ids)
+        self._poll_s = poll_s
+        self._deadline = deadline
+        self._pubsub: PubSub | None = None
+
+    async def wait(self) -> set[UUID]:
+        """Return which jobs were announced; an empty set says: look at all of them.
+
+        The first call subscribes and returns at once, for earlier announcements were not heard.
+        """
+        heard: set[UUID] = set()
+        if self._pubsub is None and await self._subscribe():
+            return heard
+        pause = self._deadline.within(self._poll_s)
+        if (pubsub := self._pubsub) is None:
+            await sleep(pause)
+            return heard
+        try:
+            message = await attentive(pubsub.get_message(timeout=pause))
+            while message is not None and len(heard) < LOOK_AT:
+                heard |= self._channels.announced(message)
+                message = await attentive(pubsub.get_message(timeout=0))
+        except redis_errors():
+            await self._give_up()
+        return heard
+
+    async def _subscribe(self) -> bool:
+        if (redis := await self._bus.reach()) is None:
+            return False
+        pubsub: PubSub = redis.pubsub()
+        self._pubsub = pubsub
+        try:
+            async with self._bus.connecting:
+                await attentive(pubsub.subscribe(*self._channels.reset()))
+                deadline = Deadline(CONFIRMATION_S)
+                while not self._channels.confirmed and (left := deadline.within(CONFIRMATION_S)):
+                    self._channels.confirm(await attentive(pubsub.get_message(timeout=left)))
+                return self._channels.confirmed or await self._give_up()
+        except redis_errors():
+            return await self._give_up()
+
+    async def _give_up(self) -> bool:
+        self._bus.rest()
+        await self.aclose()
+        return False
+
+    async def aclose(self) -> None:
+        """Subscribe to nothing any more."""
+        pubsub, self._pubsub = self._pubsub, None
+        if pubsub is not None:
+            with suppress(*redis_errors()):
+                await pubsub.aclose()

@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import UUID
 
-from pecia import arguments, waiting
+from pecia import waiting
 from pecia.aio.waiting import aclosing, run_blocking, sleep
 from pecia.errors import JobTimeoutError, UnavailableError
-from pecia.handles import PDF_QUALITY, GroupHandle, JobHandle, JobView, R_co, assemble, hints_of
+from pecia.handles import (
+    PDF_QUALITY,
+    GroupHandle,
+    JobHandle,
+    JobView,
+    R_co,
+    assemble,
+    existing_view,
+    hints_of,
+)
 from pecia.records import AuditAction, PartOutcome, UsageFigures
 from pecia_schemas.events import JobEvent
 from pecia_schemas.results import BundledDocument, Page
@@ -63,11 +72,10 @@ async def retry_unavailable(look: Callable[[], Awaitable[T]], deadline: waiting.
 
 async def look(connections: AsyncConnections, job_ids: Sequence[UUID]) -> list[JobView]:
     """Return the jobs as they are now. Raises `JobNotFoundError` if one of them does not exist."""
-    return [
-        view
-        for batch in waiting.batches(job_ids)
-        for view in waiting.in_order(batch, await connections.store.views(batch))
-    ]
+    views: dict[UUID, JobView] = {}
+    for batch in waiting.batches(job_ids):
+        views |= await connections.store.views(batch)
+    return [existing_view(job_id, views) for job_id in job_ids]
 
 
 async def parts_as_they_end(
@@ -151,7 +159,7 @@ class AsyncJob(JobHandle[R_co]):
 
     async def refresh(self) -> Self:
         """Look again. Raises `JobNotFoundError` if the job has been deleted."""
-        self._view = arguments.found(self.id, await self._open().store.views([self.id]))
+        self._view = existing_view(self.id, await self._open().store.views([self.id]))
         return self
 
     async def wait(self, timeout: float | None = None) -> Self:
@@ -173,7 +181,7 @@ class AsyncJob(JobHandle[R_co]):
         Raises `JobFailedError`, `JobCancelledError` or `JobExpiredError` if there is none, `JobErasedError` if it was
         erased, `InvalidOptionError` for a revision that is no number from 0.
         """
-        number = arguments.checked_revision(revision)
+        self._check_revision(revision)
         try:
             await self.wait(timeout)
         except JobTimeoutError:
@@ -182,7 +190,7 @@ class AsyncJob(JobHandle[R_co]):
             await self.refresh()
         self._check_result(partial=partial)
         store = self._open().store
-        ended = await store.outcomes(self.id, read_as=AuditAction.RESULT, revision=number)
+        ended = await store.outcomes(self.id, read_as=AuditAction.RESULT, revision=revision)
         if len(ended) > _MANY:
             return cast("R_co", await run_blocking(assemble, self.kind, ended))
         return cast("R_co", assemble(self.kind, ended))
@@ -257,8 +265,7 @@ class AsyncJob(JobHandle[R_co]):
 
         Looks into the database; None for a job that only waits for its turn.
         """
-        found = await AsyncJobGroup(self._open, [self]).hints()
-        return found.get(self.id)
+        return (await AsyncJobGroup(self._open, [self]).hints()).get(self.id)
 
     async def usage(self) -> UsageFigures:
         """Return what its parts have taken so far, attempts that failed included; looks into the database."""

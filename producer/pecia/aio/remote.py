@@ -1,22 +1,38 @@
-"""What a client holds of a fleet behind a gateway: HTTP connections, and nothing else."""
+"""What a client holds of a fleet behind a gateway: HTTP connections, and calls in the place of the stores' statements.
+
+The private classes have the methods of those whose place they take, where these are described.
+"""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
+from urllib.parse import quote
 from uuid import UUID
 
-from pecia.aio import stores
+import httpx2
+
+from pecia import errors, records
 from pecia.aio.waiting import sleep
 from pecia.formats import Format
-from pecia.records import Erasure
-from pecia.remote.calls import Missing
+from pecia.handles import JobView
+from pecia.remote import calls
+from pecia.remote.calls import Documents, NotOffered
 from pecia.request import Item, Options
-from pecia.submission import Outcomes
-from pecia.waiting import Backlog, Deadline, Inheritable
-from pecia_schemas.results import Document
+from pecia.submission import Outcome, Outcomes
+from pecia.waiting import Backlog, Deadline, Inheritable, batches
+from pecia_schemas import storable
+from pecia_schemas.bundles import Split, SplitChange
+from pecia_schemas.events import JobEvent, Webhook
+from pecia_schemas.media import Ordinals
+from pecia_schemas.messages import PartMessage
+from pecia_schemas.results import Document, Verdict
+from pecia_schemas.running import Lack
 from pecia_schemas.settings import ClientSettings
+from pecia_schemas.states import DeliveryState
 
 _SOONEST_S: Final = 0.05
 
@@ -43,21 +59,17 @@ class AsyncRemoteConnections(Inheritable):
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__()
-        self._gateway = gateway = stores.AsyncGateway(settings)
+        self._gateway = gateway = AsyncGateway(settings)
         self.client = settings.client_name
         self.poll_s = settings.poll_interval.total_seconds()
         self.backlog = Backlog({})
-        self.store = stores.AsyncRemoteStore(gateway)
-        self.transitions = stores.AsyncRemoteTransitions(gateway)
-        self.reviews = stores.AsyncRemoteReviews(gateway)
-        self.accounts = stores.AsyncRemoteAccounts(gateway)
-        self.endpoints = stores.AsyncRemoteEndpoints(gateway)
-        self.deliveries = stores.AsyncRemoteDeliveries(gateway)
-        self.purging = stores.AsyncRemotePurging(gateway)
-        self.dead = Missing("dead parts")
-        self.trail = Missing("the audit trail")
-        self.access = Missing("keys")
-        self.payloads = Missing("the payload store")
+        self.store = jobs = _AsyncJobs(gateway)
+        self.transitions = self.reviews = self.accounts = self.purging = jobs
+        self.endpoints = self.deliveries = _AsyncWebhooks(gateway)
+        self.dead = NotOffered("dead parts")
+        self.trail = NotOffered("the audit trail")
+        self.access = NotOffered("keys")
+        self.payloads = NotOffered("the payload store")
 
     def check_drawing(self, form: Format) -> None:
         """Do nothing: the gateway draws."""
@@ -89,7 +101,9 @@ class AsyncRemoteConnections(Inheritable):
         """Return when to look again."""
         return nullcontext(AsyncPolling(self.poll_s, deadline))
 
-    async def erase(self, job_ids: Sequence[UUID], reason: str | None) -> tuple[list[Erasure], list[UUID]]:
+    async def erase(
+        self, job_ids: Sequence[UUID], reason: str | None
+    ) -> tuple[list[records.Erasure], list[UUID]]:
         """Erase what these jobs hold; return what that was. The gateway announces what it cancelled."""
         return await self.purging.erase(job_ids, reason), []
 
@@ -102,3 +116,293 @@ class AsyncRemoteConnections(Inheritable):
         """Close this process's own resources."""
         if not self.are_inherited:
             await self._gateway.close()
+
+
+class AsyncGateway:
+    """A gateway, where a database would be."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._http = httpx2.AsyncClient(**calls.http_options(settings))
+
+    async def get(self, path: str, of: UUID | None = None, /, **params: Any) -> Any:
+        """Return the answer. Raises the error of its problem."""
+        query = {name: value for name, value in params.items() if value is not None}
+        return await self.ask("GET", path, job_id=of, params=query, headers={"Accept": "application/json"})
+
+    async def ask(
+        self, method: str, path: str, *, job_id: UUID | None = None, repeatable: bool = True, **options: Any
+    ) -> Any:
+        """Return the answer: of JSON the object, of another accepted type the bytes, None for nothing.
+
+        Raises what its problem stands for. A call that is not `repeatable` is made once, unless it came too soon.
+        """
+        accepted = options.get("headers", {}).get("Accept", "application/json")
+        for remaining in range(calls.TRIES - 1, -1, -1):
+            try:
+                answer = await self._http.request(method, path, **options)
+            except httpx2.TransportError as error:
+                if not remaining or not repeatable:
+                    raise errors.GatewayUnavailableError(
+                        f"The gateway does not answer ({type(error).__name__}): check its URL."
+                    ) from None
+                await sleep(calls.PAUSE_S)
+                continue
+            pause = calls.pause(answer, job_id, accepted, is_last=not remaining)
+            if pause is None:
+                is_json = answer.headers.get("content-type", "").startswith("application/json")
+                return (answer.json() if is_json else answer.content) if answer.content else None
+            await sleep(pause)
+        raise AssertionError  # the last try returns or raises
+
+    async def post(self, path: str, of: UUID | None = None, /, **body: Any) -> Any:
+        """Return the answer to a call that must not be repeated. Raises the error of its problem."""
+        return await self.ask("POST", path, job_id=of, repeatable=False, json=body)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+
+class _AsyncJobs:
+    """Jobs: in the place of `Store`, `Transitions`, `Reviews`, `Accounts` and `Purging`."""
+
+    def __init__(self, gateway: AsyncGateway) -> None:
+        self._gateway = gateway
+
+    async def submit(self, items: Sequence[Item], options: Options) -> list[Outcome]:
+        answered: list[Outcome] = []
+        remaining = iter(items)
+        try:
+            while some := list(islice(remaining, calls.FILES)):
+                while some:
+                    with ExitStack() as stack:  # of the documents of a request
+                        documents, refused = calls.opened(stack, some, options)
+                        answered += refused
+                        some = some[len(documents) + len(refused) :]
+                        answered += await self._submit(documents, options)
+        except (errors.UnavailableError, errors.QueueFullError) as error:
+            error.answered = answered
+            raise
+        return sorted(answered, key=lambda outcome: outcome[0])
+
+    async def _submit(self, documents: Documents, options: Options) -> list[Outcome]:
+        if not documents:
+            return []
+        try:
+            with calls.of_batch(str(options.batch)):
+                answer = await self._gateway.ask("POST", "/jobs", **calls.body_of(documents, options))
+        except errors.AccessError as error:
+            raise calls.queue_full(error, options) from None
+        except errors.SubmitError as error:
+            if len(documents) == 1:
+                return [(documents[0][0].number, error)]
+            # All of them are refused: each has its own reason.
+            alone = [await self._submit([one], options) for one in documents]
+            return [outcome for outcomes in alone for outcome in outcomes]
+        return list(calls.outcomes_of(answer, documents))
+
+    async def views(self, job_ids: Collection[UUID]) -> dict[UUID, JobView]:
+        views: dict[UUID, JobView] = {}
+        for some in batches(list(job_ids), calls.IDS):
+            answer = await self._gateway.get("/jobs", id=[str(job_id) for job_id in some])
+            views |= {view.id: view for view in map(calls.VIEW.validate_python, answer["jobs"])}
+        return views
+
+    async def page(self, listing: records.Listing, *, before: UUID | None, size: int) -> list[JobView]:
+        views: list[JobView] = []
+        while len(views) < size:
+            limit = min(size - len(views), calls.AT_ONCE)
+            prefix, older = listing.prefix or None, before and str(before)
+            answer = await self._listed("/jobs", listing, prefix=prefix, before=older, limit=limit)
+            views += [calls.VIEW.validate_python(job) for job in answer["jobs"]]
+            if (before := answer["next"]) is None:
+                break
+        return views
+
+    async def _listed(self, path: str, listing: records.Listing, **more: Any) -> Any:
+        """Return what a gateway answers about the jobs that a listing means."""
+        with calls.of_batch(str(listing.batch)):
+            return await self._gateway.get(path, **calls.query_of(listing) | more)
+
+    async def open_batch(self, name: str | None) -> records.Batch:
+        return records.Batch.model_validate(await self._gateway.ask("POST", "/batches", json={"name": name}))
+
+    async def batch(self, reference: str) -> records.Batch:
+        # No batch is called so, and no path reaches it.
+        if not 0 < len(reference) <= storable.BATCH or reference in {".", ".."}:
+            raise errors.BatchNotFoundError(reference)
+        with calls.of_batch(reference):
+            answer = await self._gateway.get(f"/batches/{quote(reference, safe='')}")
+            return records.Batch.model_validate(answer)
+
+    async def counts(self, listing: records.Listing) -> records.Counts:
+        return records.Counts.model_validate(await self._listed("/counts", listing))
+
+    async def found_pages(
+        self,
+        verdicts: Collection[Verdict],
+        listing: records.Listing,
+        *,
+        after: records.FoundPage | None,
+        size: int,
+    ) -> list[records.FoundPage]:
+        follows = after and f"{after.job_id}:{after.number}{':conflict' if after.is_conflict else ''}"
+        limit = min(size, calls.AT_ONCE)
+        answer = await self._listed("/pages", listing, verdict=list(verdicts), after=follows, limit=limit)
+        return calls.PAGES.validate_python(answer["pages"])
+
+    async def lacking(self, job_ids: Collection[UUID]) -> list[Lack]:
+        lacks: list[Lack] = []
+        for job_id in job_ids:
+            lacks += calls.LACKS.validate_python(await self._gateway.get(f"/jobs/{job_id}/lacks", job_id))
+        return lacks
+
+    async def outcomes(
+        self,
+        job_id: UUID,
+        *,
+        skip: Ordinals | None = None,
+        limit: int | None = None,
+        read_as: records.AuditAction | None = None,
+        revision: int | None = None,
+    ) -> list[records.PartOutcome]:
+        outcomes: list[records.PartOutcome] = []
+        seen = skip.copy() if skip else Ordinals()
+        while limit is None or len(outcomes) < limit:
+            answer = await self._gateway.get(
+                f"/jobs/{job_id}/pages",
+                job_id,
+                skip=seen.written(storable.PAGES) or None,
+                whole=read_as is records.AuditAction.RESULT,
+                revision=revision,
+            )
+            parts = calls.OUTCOMES.validate_python(answer["parts"])
+            fresh = [outcome for outcome in parts if outcome.ordinal not in seen]
+            outcomes += fresh
+            for outcome in fresh:
+                seen.add(outcome.ordinal)
+            if not answer["more"] or not fresh:
+                break
+        return outcomes[:limit]
+
+    async def drawn(
+        self, job_id: UUID, form: Format, *, quality: int, revision: int | None, document: int | None
+    ) -> bytes:
+        said = {"revision": revision, "document": document, "with_conflicts": document and True}
+        query = {"format": form.value, "quality": quality}
+        query |= {name: value for name, value in said.items() if value is not None}
+        media_type = "application/pdf" if form is Format.PDF else "text/html"
+        content: bytes = await self._gateway.ask(
+            "GET",
+            f"/jobs/{job_id}/result",
+            job_id=job_id,
+            params=query,
+            headers={"Accept": media_type},
+            timeout=calls.DRAWING,
+        )
+        return content
+
+    async def first_unfinished(self, job_id: UUID) -> int | None:
+        answer = await self._gateway.get(f"/jobs/{job_id}/pages", job_id, limit=0)
+        return None if answer["first_open"] is None else int(answer["first_open"])
+
+    async def events(self, job_id: UUID, *, after: int, skip: Collection[int]) -> list[JobEvent]:
+        answer = await self._gateway.get(f"/jobs/{job_id}/events", job_id, after=after)
+        return [event for event in calls.EVENTS.validate_python(answer) if event.sequence not in skip]
+
+    async def cancel(self, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
+        cancelled: list[UUID] = []
+        for job_id in job_ids:
+            answer = await self._gateway.post(f"/jobs/{job_id}/cancel", job_id, reason=reason)
+            cancelled += [job_id] if answer["cancelled"] else []
+        return cancelled
+
+    async def retry(self, job_id: UUID, parts: Collection[UUID] | None = None) -> list[PartMessage]:
+        chosen = None if parts is None else [str(part) for part in parts]
+        await self._gateway.post(f"/jobs/{job_id}/retry", job_id, parts=chosen)
+        return []
+
+    async def correct(self, job_id: UUID, change: SplitChange, seen: int | None) -> Split:
+        body = {"change": change.model_dump(mode="json"), "revision": seen}
+        return Split.model_validate(await self._gateway.post(f"/jobs/{job_id}/split", job_id, **body))
+
+    async def of_job(self, job_id: UUID) -> records.UsageFigures:
+        return records.UsageFigures.model_validate(await self._gateway.get(f"/jobs/{job_id}/usage", job_id))
+
+    async def since(self, moment: datetime | None, by: str | None) -> Any:  # noqa: ARG002  that of the accounts
+        raise calls.not_offered("the usage of a fleet")
+
+    async def fitting(self, selection: records.Selection) -> list[UUID]:
+        if selection.job_ids is None or selection.before is not None or selection.metadata:
+            raise calls.not_offered("erasing by time or metadata")
+        return list(selection.job_ids)
+
+    async def look(self, job_ids: Sequence[UUID]) -> list[records.Erasure]:  # noqa: ARG002  that of a purge
+        raise calls.not_offered("a look at what would be erased")
+
+    async def erase(self, job_ids: Sequence[UUID], reason: str | None) -> list[records.Erasure]:
+        erased: list[records.Erasure] = []
+        for job_id in job_ids:
+            answer = await self._gateway.ask(
+                "DELETE", f"/jobs/{job_id}", job_id=job_id, json={"reason": reason}
+            )
+            erased += [records.Erasure.model_validate(answer)] if answer else []
+        return erased
+
+
+class _AsyncWebhooks:
+    """Webhooks: in the place of `Endpoints` and `Deliveries`."""
+
+    def __init__(self, gateway: AsyncGateway) -> None:
+        self._gateway = gateway
+
+    async def add(self, options: Webhook) -> records.Endpoint:
+        body = options.model_dump(mode="json")
+        return records.Endpoint.model_validate(await self._gateway.post("/webhooks", **body))
+
+    async def all(self) -> list[records.Endpoint]:
+        return calls.ENDPOINTS.validate_python(await self._gateway.get("/webhooks"))
+
+    async def remove(self, endpoint: UUID) -> None:
+        await self._gateway.ask("DELETE", f"/webhooks/{endpoint}")
+
+    async def rotate(self, endpoint: UUID, overlap: timedelta) -> records.Endpoint:
+        seconds = overlap.total_seconds()
+        rotated = await self._gateway.post(f"/webhooks/{endpoint}/rotate", overlap=seconds)
+        return records.Endpoint.model_validate(rotated)
+
+    async def test(self, endpoint: UUID) -> UUID:
+        answer = await self._gateway.ask("POST", f"/webhooks/{endpoint}/test", repeatable=False)
+        return UUID(answer["id"])
+
+    async def latest(
+        self,
+        *,
+        job_id: UUID | None,
+        endpoint_id: UUID | None,
+        state: DeliveryState | None,
+        since: datetime | None,
+        limit: int | None,
+    ) -> list[records.Delivery]:
+        if limit == 0:
+            return []
+        if limit is not None and limit > calls.AT_ONCE:
+            raise errors.InvalidOptionError(
+                f"A gateway shows {calls.AT_ONCE} deliveries at most: ask for less, of one job, endpoint or state."
+            )
+        answer = await self._gateway.get(
+            "/deliveries",
+            job_id=job_id and str(job_id),
+            webhook_id=endpoint_id and str(endpoint_id),
+            state=state,
+            since=since and since.isoformat(),
+            limit=limit or calls.AT_ONCE,
+        )
+        return calls.DELIVERIES.validate_python(answer)
+
+    async def one(self, delivery_id: UUID) -> records.Delivery:
+        return records.Delivery.model_validate(await self._gateway.get(f"/deliveries/{delivery_id}"))
+
+    async def replay(self, delivery_ids: Collection[UUID]) -> None:
+        for delivery_id in delivery_ids:
+            await self._gateway.ask("POST", f"/deliveries/{delivery_id}/replay", repeatable=False)

@@ -61,7 +61,7 @@ class AsyncOpening(Generic[C]):
         return taken
 
 
-class AsyncBehind(Generic[T]):
+class AsyncBackground(Generic[T]):
     """One piece of work that is done while its caller prepares the next; the results are taken in order."""
 
     def __init__(self, take: Callable[[T], object]) -> None:

@@ -55,21 +55,21 @@ access = typer.Typer(no_args_is_help=True)
 
 @access.command("create")
 def create(
-    name: Annotated[str, Argument(help="What it is called: the person or program that uses it.")],
+    name: Annotated[str, Argument(help="Name of the key: the person or program that uses it.")],
     *,
-    tenant: Annotated[str, Option(help="Whose jobs it sees, and no others.")],
+    tenant: Annotated[str, Option(help="Tenant whose jobs the key sees, and no others.")],
     scope: Annotated[
-        list[Scope] | None, Option(help="What it may; may be repeated. Default: submit and read.")
+        list[Scope] | None, Option(help="What the key allows; may be repeated. Default: submit and read.")
     ] = None,
     lane: Annotated[
-        list[Lane] | None, Option(help="Into which it may submit; may be repeated. Default: all.")
+        list[Lane] | None, Option(help="Lane that it may submit to; may be repeated. Default: all.")
     ] = None,
     pages_per_day: Annotated[int | None, Option(min=1, help="Most pages in 24 hours.")] = None,
-    pages_in_flight: Annotated[int | None, Option(min=1, help="Most pages that wait or are read.")] = None,
-    expires: Annotated[str | None, Option(metavar="WHEN", help="When it ends: 30d or a date.")] = None,
+    pages_in_flight: Annotated[int | None, Option(min=1, help="Most pages waiting or being read.")] = None,
+    expires: Annotated[str | None, Option(metavar="WHEN", help="When it ends: in 30d, or a date.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Make a key. It is printed now and never again: hand it to its user.
+    """Make a key of the gateway. It is printed once: hand it to its user.
 
     Example: `pecia access create intake --tenant north-clinic --scope submit --scope read --pages-per-day 10000`
     """
@@ -91,11 +91,11 @@ def rotate(
     key: Annotated[UUID, Argument(metavar="KEY", help="Its id, as `pecia access list` shows it.")],
     *,
     overlap: Annotated[
-        str, Option(metavar="SPAN", help="How long the former key still opens: 0s, 30m, 24h or 7d.")
+        str, Option(metavar="SPAN", help="How long the former key stays valid: 0s, 30m, 24h or 7d.")
     ] = "7d",
     as_json: output.AsJson = False,
 ) -> None:
-    """Make a key with the same rights, and have the former one end after the overlap. The new one is printed now only.
+    """Replace a key by a new one with the same rights, which is printed once. The former ends after the overlap.
 
     Example: `pecia access rotate 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --overlap 7d`
     """
@@ -119,7 +119,7 @@ def list_keys(
     tenant: Annotated[str | None, Option(help="Only this tenant's.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show the keys there are, those that ended too, and how much of its limits each has taken.
+    """Show all keys, ended ones too, and how much of its limits each has used.
 
     Example: `pecia access list --tenant north-clinic`
     """
@@ -143,7 +143,7 @@ def list_keys(
 def revoke(
     keys: Annotated[list[UUID], Argument(metavar="KEY...", help="Ids, as `pecia access list` shows them.")],
 ) -> None:
-    """End keys. Within seconds they open nothing; jobs that they submitted go on.
+    """Revoke keys. They are refused within seconds; jobs that they submitted go on.
 
     Example: `pecia access revoke 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -157,23 +157,23 @@ _FATES = {
     DocumentFate.PENDING: "have documents that the payload store did not let go of yet: upkeep removes them",
 }
 
-_Jobs = Annotated[list[UUID] | None, Option(metavar="ID", help="This job; may be repeated.")]
-_AsJson = Annotated[bool, Option("--json", help="Print one JSON object for each line.")]
+_Jobs = Annotated[list[UUID] | None, Option(metavar="ID", help="Only this job; may be repeated.")]
+_AsJson = Annotated[bool, Option("--json", help="Print JSON, one object on a line.")]
 
 
 def purge(
     *,
     job: _Jobs = None,
     before: Annotated[
-        str | None, Option(metavar="WHEN", help="Only jobs submitted before: a date, or 7d for so long ago.")
+        str | None, Option(metavar="WHEN", help="Only jobs submitted before: 7d ago, or a date.")
     ] = None,
     metadata: values.OnlyWith = None,
-    reason: Annotated[str | None, Option(help="Kept with the record: nothing of a document.")] = None,
+    reason: Annotated[str | None, Option(help="Kept in the audit log: nothing of a document.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be erased.")] = False,
-    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Erase documents, results, metadata and callbacks of jobs at once and for good; running ones are cancelled.
+    """Erase documents, results, metadata and callbacks of jobs now and for good; running jobs are cancelled.
 
     Example: `pecia purge --metadata patient=4711 --dry-run`
     """
@@ -268,19 +268,10 @@ def usage(
             "\n".join(f" {name:{width}}  {cell}" for name, cell in zip(_COLUMNS, rows[0][1:], strict=True))
         )
         return
-    aligned = [_to_the_right(column) for column in zip((by, *_COLUMNS), *rows, strict=True)]
-    headings, *others = zip(*aligned, strict=True)
-    spare = [heading for name in _SPARE for heading in headings if heading.strip() == name]
-    table = output.fitting(headings, others, spare=spare)
+    table = output.fitting((by, *_COLUMNS), rows, spare=_SPARE, right=_COLUMNS)
     typer.echo(table)
-    if left_out := [heading.strip() for heading in spare if heading not in table]:
+    if left_out := [name for name in _SPARE if name not in table.splitlines()[1]]:
         typer.echo(f" No room for {', '.join(left_out)}: --json has all.")
-
-
-def _to_the_right(column: Sequence[str]) -> list[str]:
-    name, *_ = column
-    width = max(map(len, column))
-    return [cell.ljust(width) if name not in _COLUMNS else cell.rjust(width) for cell in column]
 
 
 def _cells(figures: UsageFigures) -> list[str]:

@@ -21,30 +21,30 @@ PANELS: Final = {
         "read": "Read documents: pictures, TIFF, PDF, DICOM. Prints the jobs' ids, or with --wait their text.",
         "caption": "Describe videos, segment by segment and in a summary. Prints the jobs' ids, or with "
         "--wait the captions.",
-        "sample": "Write sample medical documents: a PDF of some pages, pictures, a damaged file.",
-        "backfill": "Read all documents below a prefix, in the bulk lane. Repeat it as you like: no "
+        "sample": "Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.",
+        "backfill": "Read all documents below a prefix, in the bulk lane. It can be repeated: no "
         "document is submitted twice.",
-        "watch-folder": "Read each document that is put into a folder, once, until Ctrl-C or SIGTERM.",
+        "watch-folder": "Read every document that is put into a folder, once, until Ctrl-C or SIGTERM.",
         "result": "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, "
         "subtitles.",
         "export": "Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.",
-        "eval": "Read files whose content is known, and show by kind of page how much is right.",
-        "review": "Correct doubts beside the pages' pictures, in a browser on this machine, until "
+        "eval": "Read files whose content is known, and show how much is right, by kind of page.",
+        "review": "Correct doubtful pages beside their pictures, in a browser on this machine, until "
         "SIGTERM or Ctrl-C.",
-        "certify": "Say from reviewed pages how often accepted values are wrong, by type of document, with bounds "
-        "that hold.",
-        "purge": "Erase documents, results, metadata and callbacks of jobs at once and for good; running ones are "
+        "certify": "Estimate from reviewed pages how often accepted values are wrong, by type of document, with "
+        "confidence bounds.",
+        "purge": "Erase documents, results, metadata and callbacks of jobs now and for good; running jobs are "
         "cancelled.",
         "audit": "Show who read and erased results, newest first.",
     },
     "Jobs": {
-        "list": "Show jobs, newest first, or pages that a person should look at.",
-        "status": "Show where jobs are; of one job also its parts, and where their time went.",
-        "watch": "Show jobs live until they are over, or Ctrl-C.",
-        "wait": "Wait until jobs are over. Exits with 0 only if all of them succeeded completely.",
-        "cancel": "End jobs now. Those that are over stay as they are.",
-        "retry": "Run the failed and cancelled parts of ended jobs again. Read pages stay.",
-        "dead": "Parts that the fleet has given up though their documents may be fine: see them, try them again.",
+        "list": "Show jobs, newest first, or pages that need review.",
+        "status": "Show the state of jobs; of one job also its parts, and where their time went.",
+        "watch": "Show jobs live until all have ended, or Ctrl-C.",
+        "wait": "Wait until jobs have ended. Exits with 0 only if all of them succeeded completely.",
+        "cancel": "Cancel jobs now. Jobs that have ended stay as they are.",
+        "retry": "Run the failed and cancelled parts of ended jobs again. Pages that were read stay.",
+        "dead": "Parts that the fleet has given up although their documents may be fine: list, inspect, retry them.",
         "webhook": "Receivers that are notified of all jobs: register and test them, list and replay deliveries.",
     },
     "Fleet": {
@@ -127,7 +127,7 @@ _EXTRAS = {
     "mcp": "mcp",
     "review": "gateway,pdf",
 }
-_HOME = re.compile(r"--home\b")
+_HOME = re.compile(r"(--home|--help|-h)\b")
 
 
 class Verbs(TyperGroup):
@@ -228,11 +228,13 @@ def root(
     context: typer.Context,
     *,
     home: Annotated[
-        str, Option(metavar="DIR", help="Home of the fleet that is meant, if several run on this machine.")
+        str, Option(metavar="DIR", help="Home of the fleet to use, if several run on this machine.")
     ] = "",
     show_version: Annotated[bool, Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
     """Hand documents to a fleet of readers, and get their text.
+
+    `pecia VERB --help` shows the options of a verb.
 
     Exit codes: 0 done, 1 a job failed, 2 usage or settings, 3 timeout, 4 something is unavailable.
     """

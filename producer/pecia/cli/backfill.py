@@ -164,16 +164,12 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderOptions:
+class OrderOptions(reading.JobOptions):
     """An order, as it is typed."""
 
     document_type: reading.Kind = DocumentType.MIXED
     language: reading.Language = None
     fields: reading.Fields = None
-    no_cache: reading.NoCache = False
-    metadata: reading.Metadata = None
-    webhook: reading.NoticeUrl = None
-    batch: reading.InBatch = None
 
     def order(self, keys: Keyring) -> Order:
         """Return the step for each document. Raises `typer.BadParameter`, `PeciaError`."""
@@ -190,20 +186,20 @@ class OrderOptions:
 
 
 Prefix = Annotated[
-    str, Argument(metavar="PREFIX", help="s3://bucket/prefix, or a folder; searched to the bottom.")
+    str, Argument(metavar="PREFIX", help="s3://bucket/prefix, or a folder, with all that is below it.")
 ]
-Step = Annotated[int, Option(min=1, help="Documents that are handed over together.")]
+Step = Annotated[int, Option(min=1, help="Documents submitted together.")]
 Backlog = Annotated[
     int | None,
     Option(
         min=1,
-        help="Parts that may wait in the bulk lane before more is handed over. Default: as PECIA_MAX_BACKLOG says, "
+        help="Most parts that wait in the bulk lane before more documents are submitted. Default: PECIA_MAX_BACKLOG, "
         f"else {_BACKLOG}.",
     ),
 ]
 WithRay = Annotated[
     bool,
-    Option("--ray", help="Read them too, on the Ray cluster of RAY_ADDRESS or this machine, and wait."),
+    Option("--ray", help="Also read them, on the Ray cluster at RAY_ADDRESS or on this machine, and wait."),
 ]
 DryRun = Annotated[bool, Option("--dry-run", help="Only count the documents.")]
 
@@ -219,7 +215,7 @@ def backfill(
     dry_run: DryRun = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Read all documents below a prefix, in the bulk lane. Repeat it as you like: no document is submitted twice.
+    """Read all documents below a prefix, in the bulk lane. It can be repeated: no document is submitted twice.
 
     Example: `pecia backfill s3://archive/2019/ --type chart --metadata run=2019`
     """

@@ -3,56 +3,38 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from typer import BadParameter
 
 from pecia.cli.backfill import Found, documents_below
-from pecia.cli.inbox import reason_text
-from pecia.cli.values import label_of
-from pecia.client import Client
-from pecia.errors import InvalidSourceError, JobError, JobFailedError, JobNotFoundError, SubmitManyError
+from pecia.cli.inbox import Watcher, missing_pages, reason_text
+from pecia.errors import InvalidSourceError
 from pecia.exporting import Place
-from pecia.formats import Format
 from pecia.job import AnyJob
-from pecia.request import Submission
 from pecia_schemas.encryption import Keyring
 from pecia_schemas.failures import Failure
 from pecia_schemas.payloads import in_bucket
 from pecia_schemas.states import JobState
-from pecia_schemas.tasks import ReadPages, task_to_json
+from pecia_schemas.tasks import task_to_json
 
 _IN_FLIGHT: Final = 200
 _JOURNAL: Final = ".pecia"
 
-Report = Callable[[str, AnyJob | None, str | None, Failure | str | None], None]
-"""Reports a document that has ended: its name, its job, where its result is, and why it failed."""
 
-
-@dataclass(slots=True)
-class BucketWatch:
+@dataclass(slots=True, kw_only=True)
+class BucketWatch(Watcher):
     """Reads the objects below a prefix. An empty object in the journal, `.pecia/`, marks each version that is over."""
 
-    client: Client
-    task: ReadPages[Any]
-    options: Mapping[str, Any]
-    """Of each submit."""
     where: str
     out: str
     failed: str
-    form: Format
-    recursive: bool
     keys: Keyring
-    report: Report
-    waiting: bool = True
-    """Whether more objects are there than are read at a time."""
-    jobs: dict[str, AnyJob] = field(default_factory=dict)
-    """Of the objects that are read, by their names below the prefix."""
     _marks: dict[str, str] = field(default_factory=dict)
-    """Of the same objects: each the name of its version in the journal."""
+    """Of the objects that are read: each the name of its version in the journal."""
     _over: set[str] = field(default_factory=set)
     _journal: Place = field(init=False)
     _out: Place = field(init=False)
@@ -112,59 +94,23 @@ class BucketWatch:
     def _submit(self, fresh: Mapping[str, Found]) -> None:
         if not fresh:
             return
-        names = list(fresh)
-        submissions = [
-            Submission(
-                replace(self.task, source=fresh[name].source),
-                key=f"watch/{self._marks[name]}",
-                label=label_of(name),
-            )
-            for name in names
-        ]
-        refused: Mapping[int, Exception] = {}
-        try:
-            jobs = self.client.submit_many(submissions, **self.options)
-        except SubmitManyError as error:
-            jobs, refused = self.client.group(error.accepted), error.failures
-        accepted = (name for number, name in enumerate(names) if number not in refused)
-        self.jobs |= dict(zip(accepted, jobs, strict=True))
-        for number, why in refused.items():
+        documents = {name: (found.source, f"watch/{self._marks[name]}") for name, found in fresh.items()}
+        for name, why in self.submit(documents).items():
             if not isinstance(why, InvalidSourceError):
                 raise why
-            self._close(names[number], None, None, str(why))
+            self._close(name, None, None, str(why))
 
-    def settle(self) -> None:
-        """Write the results of jobs that are over. Raises `OSError`, `PeciaError`; the next call goes on."""
-        if not self.jobs:
-            return
-        try:
-            self.client.group(self.jobs.values()).refresh()
-        except JobNotFoundError as error:  # submitted again by its key
-            self.jobs = {name: job for name, job in self.jobs.items() if job.id != error.job_id}
-            self.waiting = True
-            return
-        for name, job in list(self.jobs.items()):
-            if job.done:
-                self._end(name, job)
-
-    def _end(self, name: str, job: AnyJob) -> None:
+    def end(self, name: str, job: AnyJob) -> None:
+        """Write the result, and mark the object's version."""
         result = f"{name}{self.form.suffix}"
         with tempfile.TemporaryDirectory(prefix="pecia-watch-") as scratch:
-            try:
-                written = job.save(Path(scratch) / f"result{self.form.suffix}", self.form, timeout=0)
-            except JobFailedError as error:
-                self._close(name, job, None, error.failure)
-                return
-            except JobError as error:
-                self._close(name, job, None, str(error))
+            written = Path(scratch) / f"result{self.form.suffix}"
+            if why := self.save(job, written):
+                self._close(name, job, None, why)
                 return
             self._out.put(result, written)
-        progress = job.progress
         if job.state is JobState.PARTIAL:
-            sentence = (
-                f"{progress.failed} of {progress.total} pages could not be read; the result has the others."
-            )
-            self._failed.put(f"{name}.error.txt", reason_text(job, sentence).encode())
+            self._failed.put(f"{name}.error.txt", reason_text(job, missing_pages(job)).encode())
         self._close(name, job, f"{self.out.rstrip('/')}/{result}", None)
 
     def _close(self, name: str, job: AnyJob | None, result: str | None, why: Failure | str | None) -> None:

@@ -21,7 +21,7 @@ from pecia_schemas.settings import ClientSettings
 
 _UNNAMED = "document"
 
-Seed = Annotated[int, Option(help="Of the sample: the same seed draws the same pages.")]
+Seed = Annotated[int, Option(help="Seed of the sample: the same seed draws the same pages.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +53,21 @@ class Reviewed:
 @values.grouped
 def certify(
     *,
-    sample: Annotated[int, Option(min=1, metavar="N", help="How many pages are drawn.")] = 300,
+    sample: Annotated[int, Option(min=1, metavar="N", help="Pages in the sample.")] = 300,
     seed: Seed = 0,
     everything: Annotated[
-        bool, Option("--all", help="Draw from all pages that were read. Review the same ones before.")
+        bool, Option("--all", help="Draw from all pages that were read. Review the drawn pages first.")
     ] = False,
     bound: Annotated[
-        float, Option(min=0, max=1, help="Find the confidence from which on fewer values are wrong.")
+        float, Option(min=0, max=1, help="Find the confidence above which fewer values are wrong.")
     ] = 0.01,
     reviewed: Reviewed,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each type.")] = False,
 ) -> None:
-    """Say from reviewed pages how often accepted values are wrong, by type of document, with bounds that hold.
+    """Estimate from reviewed pages how often accepted values are wrong, by type of document, with confidence bounds.
 
-    Pages are drawn at random, by the seed, from those that were checked completely (`w` in `pecia review`); with
-    --all from all that were read, and then each drawn page must have been checked.
+    A random sample is drawn from the pages that were checked completely (`w` in `pecia review`). With --all it is drawn
+    from all pages that were read, and each page of the sample must have been checked.
 
     Example: `pecia certify --all --sample 200 --seed 7`
     """

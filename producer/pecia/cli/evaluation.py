@@ -75,34 +75,34 @@ def evaluate(
     *,
     engine: Annotated[
         str | None,
-        Option(help="Read with this engine on a throw-away fleet. Default: on the fleet that runs."),
+        Option(help="Engine to read with, on a throw-away fleet. Default: the running fleet."),
     ] = None,
     prefer: Annotated[
         Prefer | None,
         Option(
-            help="What PDFs are read from. Default: one without a truth beside it from its pixels, others as usual.",
+            help="Source of the text of PDFs. Default: pixels for PDFs that hold their own truth, else auto.",
         ),
     ] = None,
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON object: by kind, and page by page.")
     ] = False,
     against: Annotated[
-        Path | None, existing_file(help="What --json printed earlier, to show what changed.")
+        Path | None, existing_file(help="Output of an earlier run with --json, to show what changed.")
     ] = None,
     of: Annotated[
         Path | None,
         existing_file(
-            help="What --json printed earlier: read nothing, and score those jobs as they are now, after a review."
+            help="Output of an earlier run with --json: read nothing, score its jobs as they are now, after a review."
         ),
     ] = None,
     timeout: values.Timeout = None,
 ) -> None:
-    """Read files whose content is known, and show by kind of page how much is right.
+    """Read files whose content is known, and show how much is right, by kind of page.
 
     A PDF without a truth beside it is read from its pixels and compared with its own text: in the order in which its
     layout is read (CER, order), and in the order in which the file has it (CER in file, order in file).
 
-    Without a fleet that runs, one is started for it and thrown away.
+    If no fleet runs, one is started for the run and thrown away.
 
     Example: `pecia eval samples/ --json > today.json`
     """
@@ -163,7 +163,7 @@ def _earlier(file: Path | None, option: str) -> Report:
     try:
         return Report.model_validate_json(file.read_bytes()) if file else Report()
     except ValidationError:
-        raise BadParameter(f"'{file}' is nothing that --json printed", param_hint=option) from None
+        raise BadParameter(f"'{file}' is not the output of --json", param_hint=option) from None
 
 
 def figures(

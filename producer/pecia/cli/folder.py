@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from threading import Event
@@ -18,9 +18,9 @@ from typer import Argument, BadParameter, Option
 
 from pecia import arguments
 from pecia.cli import endings, inbox, output, reading, values
-from pecia.cli.bucket import BucketWatch, Report
+from pecia.cli.bucket import BucketWatch
 from pecia.cli.endings import Ending
-from pecia.cli.inbox import Entry, Journal, Stillness
+from pecia.cli.inbox import Entry, Journal, Stillness, Watcher
 from pecia.cli.results import Delivery
 from pecia.cli.watching import unserved_reported
 from pecia.client import Client
@@ -29,21 +29,17 @@ from pecia.errors import (
     AccessError,
     IdempotencyConflictError,
     InvalidSourceError,
-    JobError,
-    JobFailedError,
-    JobNotFoundError,
     QueueFullError,
     SubmitError,
-    SubmitManyError,
     UnavailableError,
 )
 from pecia.formats import Format
 from pecia.job import AnyJob
-from pecia.request import Submission
+from pecia.saving import replacing
 from pecia_schemas.failures import Failure
 from pecia_schemas.payloads import in_bucket
 from pecia_schemas.states import JobState, Lane
-from pecia_schemas.tasks import ReadDocument, ReadPages
+from pecia_schemas.tasks import ReadDocument
 
 _TICK_S: Final = 0.5
 _RESCAN_S: Final = 30.0
@@ -65,22 +61,22 @@ class FolderOptions:
             "--out", metavar="DIR", help="Where results go. Default: beside their documents, in DIR/done."
         ),
     ] = None
-    form: Annotated[Format, Option("--format", help="Form of the results.")] = Format.TEXT
+    form: Annotated[Format, Option("--format", help="Format of the results.")] = Format.TEXT
     keep: Annotated[
         bool,
         Option(
             "--keep",
-            help="Leave documents where they are, with their results beside them; those that failed are copied. "
-            "Default: they are moved to DIR/done and DIR/failed.",
+            help="Leave documents where they are, with their results beside them; failed ones are copied to "
+            "DIR/failed. Default: documents are moved to DIR/done or DIR/failed.",
         ),
     ] = False
     failed: Annotated[
         str | None,
-        Option(metavar="DIR", help="Where documents go that failed, with the reason. Default: DIR/failed."),
+        Option(metavar="DIR", help="Where failed documents go, with the reason. Default: DIR/failed."),
     ] = None
     recursive: Annotated[bool, Option("--recursive", help="Read documents in subfolders, too.")] = False
     settle: Annotated[
-        float, Option(metavar="SECONDS", min=0, help="Read a file once it has not changed for so long.")
+        float, Option(metavar="SECONDS", min=0, help="Read a file once it has been unchanged for this long.")
     ] = 2.0
     poll: Annotated[
         float | None,
@@ -90,7 +86,7 @@ class FolderOptions:
             help="Search the folder this often, for network drives. Default: when the system announces a change.",
         ),
     ] = None
-    once: Annotated[bool, Option("--once", help="Read the documents that are there now, then end.")] = False
+    once: Annotated[bool, Option("--once", help="Read the documents that are there now, then exit.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +98,8 @@ class Places:
     """None: documents stay."""
     failed: Path
     out: Path
-    form: Format
+    suffix: str
+    """Of results."""
 
     @classmethod
     def of(cls, folder: Path, options: FolderOptions) -> "Places":
@@ -114,7 +111,7 @@ class Places:
         failed = Path(options.failed) if options.failed else folder / "failed"
         if failed.resolve() == folder.resolve():
             raise BadParameter("documents would be read again there", param_hint="--failed")
-        return cls(folder=folder, done=done, failed=failed, out=out, form=options.form)
+        return cls(folder=folder, done=done, failed=failed, out=out, suffix=options.form.suffix)
 
     @property
     def passed_over(self) -> set[Path]:
@@ -124,7 +121,7 @@ class Places:
 
     def result(self, name: str) -> Path:
         """Return the file for the result of a document that goes by this name."""
-        return self.out / f"{name}{self.form.suffix}"
+        return self.out / f"{name}{self.suffix}"
 
     def reason(self, name: str) -> Path:
         """Return the file that says why a document failed."""
@@ -136,22 +133,13 @@ class Places:
         return not any(os.path.lexists(place) for place in (*documents, self.result(name), self.reason(name)))
 
 
-@dataclass(slots=True)
-class Watch:
+@dataclass(slots=True, kw_only=True)
+class Watch(Watcher):
     """Reads the documents of a folder. The journal has an entry for each from before its submit until its end."""
 
-    client: Client
-    task: ReadPages[Any]
-    options: dict[str, Any]
-    """Of each submit."""
     places: Places
     journal: Journal
     stillness: Stillness
-    recursive: bool
-    report: Report
-    waiting: bool = True
-    """Whether files are there that are not whole or not taken yet."""
-    jobs: dict[str, AnyJob] = field(default_factory=dict)
 
     @property
     def is_busy(self) -> bool:
@@ -217,20 +205,9 @@ class Watch:
     def _submit(self, entries: Sequence[Entry]) -> None:
         if not entries:
             return
-        folder = self.places.folder
-        submissions = [
-            Submission(
-                replace(self.task, source=folder / entry.name),
-                key=entry.key,
-                label=values.label_of(entry.name),
-            )
-            for entry in entries
-        ]
-        refused: Mapping[int, SubmitError | AccessError] = {}
+        refused: Mapping[str, SubmitError | AccessError]
         try:
-            jobs = self.client.submit_many(submissions, **self.options)
-        except SubmitManyError as error:
-            jobs, refused = self.client.group(error.accepted), error.failures
+            refused = self.submit({one.name: (self.places.folder / one.name, one.key) for one in entries})
         except AccessError as error:
             if error.code != _TOO_LARGE:
                 raise
@@ -238,11 +215,10 @@ class Watch:
                 for entry in entries:
                     self._submit([entry])
                 return
-            jobs, refused = self.client.group([]), {0: error}
-        accepted = (entry for number, entry in enumerate(entries) if number not in refused)
-        self.jobs |= {entry.name: job for entry, job in zip(accepted, jobs, strict=True)}
-        for number, why in refused.items():
-            self._refuse(entries[number], why)
+            refused = {entries[0].name: error}
+        for entry in entries:
+            if why := refused.get(entry.name):
+                self._refuse(entry, why)
 
     def _refuse(self, entry: Entry, error: SubmitError | AccessError) -> None:
         """End a document that was not accepted. Raises what would refuse the others, too."""
@@ -255,43 +231,21 @@ class Watch:
         else:
             self._fail(entry, None, str(error))
 
-    def settle(self) -> None:
-        """Save the results of jobs that are over. Raises `OSError`, `PeciaError`; the next call goes on."""
-        if not self.jobs:
-            return
-        try:
-            self.client.group(self.jobs.values()).refresh()
-        except JobNotFoundError as error:  # submitted again by its key
-            self.jobs = {name: job for name, job in self.jobs.items() if job.id != error.job_id}
-            return
-        for entry in self.open_entries():
-            job = self.jobs.get(entry.name)
-            if job is not None and job.done:
-                self._end(entry, job)
-
-    def _end(self, entry: Entry, job: AnyJob) -> None:
-        print_ = inbox.print_of(self.places.folder / entry.name)
-        if print_ not in (None, entry.print):
+    def end(self, name: str, job: AnyJob) -> None:
+        """Save the result, and move the document."""
+        entry = self.journal.entries[name]
+        if inbox.print_of(self.places.folder / name) not in (None, entry.print):
             self._abandon(entry)
             return
         result = self.places.folder / entry.result
-        try:
-            result.parent.mkdir(parents=True, exist_ok=True)
-            job.save(result, self.places.form, timeout=0)
-        except JobFailedError as error:
-            self._fail(entry, job, error.failure)
-            return
-        except JobError as error:
-            self._fail(entry, job, str(error))
+        result.parent.mkdir(parents=True, exist_ok=True)
+        if why := self.save(job, result):
+            self._fail(entry, job, why)
             return
         if job.state is JobState.PARTIAL:
-            progress = job.progress
-            sentence = (
-                f"{progress.failed} of {progress.total} pages could not be read; the result has the others."
-            )
-            self._write_reason(entry, job, sentence)
+            self._write_reason(entry, job, inbox.missing_pages(job))
         if self.places.done:
-            _move(self.places.folder / entry.name, self.places.done / entry.place)
+            _move(self.places.folder / name, self.places.done / entry.place)
         self._close(entry, job, result, None)
 
     def _fail(self, entry: Entry, job: AnyJob | None, why: Failure | str) -> None:
@@ -306,7 +260,8 @@ class Watch:
     def _write_reason(self, entry: Entry, job: AnyJob | None, why: Failure | str) -> None:
         target = self.places.reason(entry.place)
         target.parent.mkdir(parents=True, exist_ok=True)
-        inbox.write_atomically(target, inbox.reason_text(job, why).encode())
+        with replacing(target) as file:
+            file.write_text(inbox.reason_text(job, why), encoding="utf-8")
 
     def _close(
         self, entry: Entry, job: AnyJob | None, result: Path | None, why: Failure | str | None
@@ -334,11 +289,9 @@ def _move(source: Path, target: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = target.with_name(f".{target.name}.part")
     # Of the source: the reason was written beside the target.
-    with suppress(FileNotFoundError, PermissionError):
+    with suppress(FileNotFoundError, PermissionError), replacing(target) as scratch:
         shutil.copy2(source, scratch)
-        scratch.replace(target)
 
 
 @contextmanager
@@ -435,7 +388,6 @@ def _bucket_watch(where: str, places: FolderOptions, common: Mapping[str, Any]) 
         where=where,
         out=places.out or f"{base}/done",
         failed=places.failed or f"{base}/failed",
-        form=places.form,
         keys=resolve().keyring,
         **common,
     )
@@ -443,9 +395,7 @@ def _bucket_watch(where: str, places: FolderOptions, common: Mapping[str, Any]) 
 
 @values.grouped
 def watch_folder(
-    where: Annotated[
-        str, Argument(metavar="DIR", help="A folder, or s3://bucket/prefix; what is put there is read.")
-    ],
+    where: Annotated[str, Argument(metavar="DIR", help="The folder, or s3://bucket/prefix.")],
     *,
     priority: reading.Priority = Lane.NORMAL,
     reading_options: reading.ReadingOptions,
@@ -453,12 +403,12 @@ def watch_folder(
     jobs: reading.JobOptions,
     places: FolderOptions,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each document.")] = False,
-    quiet: Annotated[bool, Option("--quiet", help="Print nothing of a document, as for a log.")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="Print no names of documents, as for a log.")] = False,
 ) -> None:
-    """Read each document that is put into a folder, once, until Ctrl-C or SIGTERM.
+    """Read every document that is put into a folder, once, until Ctrl-C or SIGTERM.
 
-    A file is read once it is whole. Then it and its result are in DIR/done; with --keep it stays where it is. What
-    fails is in DIR/failed, with the reason. Objects of a bucket stay; it is listed every 30 s, or --poll.
+    A file is read once it is complete, then moved to DIR/done with its result; with --keep it stays. A failed document
+    goes to DIR/failed, with the reason. Objects of a bucket stay where they are; it is listed every 30 s, or --poll.
 
     Example: `pecia watch-folder inbox/ --recursive --format markdown`
     """
@@ -484,6 +434,7 @@ def watch_folder(
             "client": client,
             "task": task,
             "options": options,
+            "form": places.form,
             "recursive": places.recursive,
             "report": report,
         }

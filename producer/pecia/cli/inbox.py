@@ -6,17 +6,30 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 from uuid import uuid4
 
-from pecia.errors import UnavailableError
+from pecia.cli.values import label_of
+from pecia.client import Client
+from pecia.errors import (
+    JobError,
+    JobFailedError,
+    JobNotFoundError,
+    SubmitError,
+    SubmitManyError,
+    UnavailableError,
+)
+from pecia.formats import Format
 from pecia.job import AnyJob
+from pecia.request import Submission
+from pecia.saving import replacing
 from pecia_schemas.failures import Failure
+from pecia_schemas.tasks import ReadPages
 
 _PARTIAL: Final = (
     ".part",
@@ -117,6 +130,79 @@ def numbered(name: str) -> Iterator[str]:
     return chain([name], (str(path.with_name(f"{path.stem}-{number}{path.suffix}")) for number in count(2)))
 
 
+Report = Callable[[str, AnyJob | None, str | None, Failure | str | None], None]
+"""Reports a document that has ended: its name, its job, where its result is, and why it failed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Watcher:
+    """Submits documents by their names, and ends each whose job is over."""
+
+    client: Client
+    task: ReadPages[Any]
+    options: Mapping[str, Any]
+    """Of each submit."""
+    form: Format
+    recursive: bool
+    report: Report
+    waiting: bool = True
+    """Whether documents are there that were not submitted."""
+    jobs: dict[str, AnyJob] = field(default_factory=dict)
+    """Of the documents that are read, by name."""
+
+    def submit(self, documents: Mapping[str, tuple[Path | str, str]]) -> dict[str, SubmitError]:
+        """Submit documents, each with its source and idempotency key; return which were refused, and why."""
+        refused: Mapping[int, SubmitError] = {}
+        try:
+            jobs = self.client.submit_many(
+                [
+                    Submission(replace(self.task, source=source), key=key, label=label_of(name))
+                    for name, (source, key) in documents.items()
+                ],
+                **self.options,
+            )
+        except SubmitManyError as error:
+            jobs, refused = self.client.group(error.accepted), error.failures
+        names = list(documents)
+        accepted = (name for number, name in enumerate(names) if number not in refused)
+        self.jobs |= zip(accepted, jobs, strict=True)
+        return {names[number]: why for number, why in refused.items()}
+
+    def settle(self) -> None:
+        """Save the results of jobs that are over. Raises `OSError`, `PeciaError`; the next call goes on."""
+        if not self.jobs:
+            return
+        try:
+            self.client.group(self.jobs.values()).refresh()
+        except JobNotFoundError as error:  # submitted again by its key
+            self.jobs = {name: job for name, job in self.jobs.items() if job.id != error.job_id}
+            self.waiting = True
+            return
+        for name, job in list(self.jobs.items()):
+            if job.done:
+                self.end(name, job)
+
+    def end(self, name: str, job: AnyJob) -> None:
+        """Save the result of a job that is over, or the reason why there is none."""
+        raise NotImplementedError
+
+    def save(self, job: AnyJob, path: Path) -> Failure | str | None:
+        """Save the result of a job to a file; return why there is none."""
+        try:
+            job.save(path, self.form, timeout=0)
+        except JobFailedError as error:
+            return error.failure
+        except JobError as error:
+            return str(error)
+        return None
+
+
+def missing_pages(job: AnyJob) -> str:
+    """Return a sentence about the pages that a partial result lacks."""
+    progress = job.progress
+    return f"{progress.failed} of {progress.total} pages could not be read; the result has the others."
+
+
 def reason_text(job: AnyJob | None, why: Failure | str) -> str:
     """Return what the file beside a failed document says: code, what happened, and what to do."""
     if isinstance(why, Failure):
@@ -128,16 +214,6 @@ def reason_text(job: AnyJob | None, why: Failure | str) -> str:
     if job is not None:
         lines.append(f"Job: {job.id} (`pecia status {job.id}`)")
     return "\n".join(lines) + "\n"
-
-
-def write_atomically(target: Path, content: bytes) -> None:
-    """Write a file that is there completely or not at all."""
-    scratch = target.with_name(f".{target.name}.{uuid4().hex[:8]}.part")
-    try:
-        scratch.write_bytes(content)
-        scratch.replace(target)
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +307,6 @@ class Journal:
 
     def _compact(self) -> None:
         """Write the file anew, with one line for each entry."""
-        content = "".join(f"{json.dumps(asdict(entry))}\n" for entry in self.entries.values())
-        write_atomically(self._path, content.encode())
+        with replacing(self._path) as file:
+            file.write_text("".join(f"{json.dumps(asdict(entry))}\n" for entry in self.entries.values()))
         self._lines = len(self.entries)

@@ -35,7 +35,7 @@ def status(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show where jobs are; of one job also its parts, and where their time went.
+    """Show the state of jobs; of one job also its parts, and where their time went.
 
     The id of a part, from Flower or a log, shows its job. Example: `pecia status 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -111,7 +111,7 @@ class Course:
 
 @grouped
 def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> None:
-    """Wait until jobs are over. Exits with 0 only if all of them succeeded completely.
+    """Wait until jobs have ended. Exits with 0 only if all of them succeeded completely.
 
     Example: `pecia wait 0190b3c8-7e1a-7c55 --timeout 60`, `pecia wait --batch ward-7`
     """
@@ -137,7 +137,7 @@ def cancel(
     reason: Annotated[str | None, Option(help="Kept with the jobs' events.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """End jobs now. Those that are over stay as they are.
+    """Cancel jobs now. Jobs that have ended stay as they are.
 
     Example: `pecia cancel 0190b3c8-7e1a-7c55 --reason "wrong file"`, `pecia cancel --batch ward-7 --state queued`
     """
@@ -166,7 +166,7 @@ def cancel(
 
 @grouped
 def retry(*, jobs: Jobs, as_json: AsJson = False) -> None:
-    """Run the failed and cancelled parts of ended jobs again. Read pages stay.
+    """Run the failed and cancelled parts of ended jobs again. Pages that were read stay.
 
     Example: `pecia retry 0190b3c8-7e1a-7c55`, `pecia retry --batch ward-7 --state failed`
     """
@@ -189,17 +189,17 @@ def list_jobs(
     state: States = None,
     verdict: Annotated[
         list[Verdict] | None,
-        Option(help="Show pages that were read with this verdict instead; may be repeated."),
+        Option(help="Show pages with this verdict instead of jobs; may be repeated."),
     ] = None,
     kind: Annotated[str | None, Option(help="Only this kind of work, such as document.read.")] = None,
     metadata: Metadata = None,
     since: Annotated[
         str | None, Option(metavar="WHEN", help="Submitted since: 30m, 2h, 7d or a date.")
     ] = None,
-    limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, Option(min=1, help="Most to show.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show jobs, newest first, or pages that a person should look at.
+    """Show jobs, newest first, or pages that need review.
 
     With --verdict review, bundles in which patients are in conflict come first.
 
@@ -238,7 +238,7 @@ def _show(group: JobGroup[Any], *, as_json: bool, more: Mapping[str, Any] = Mapp
             typer.echo(f"{output.name_of(job)} waiting: {hints.pop(job.id)}")
 
 
-Code = Annotated[FailureCode | None, Option(help="Only those that failed with it, such as poisoned.")]
+Code = Annotated[FailureCode | None, Option(help="Only parts that failed with this code, such as poisoned.")]
 OfJob = Annotated[UUID | None, Option("--job", metavar="ID", help="Only parts of this job.")]
 Since = Annotated[str | None, Option(metavar="WHEN", help="Failed since: 30m, 2h, 7d or a date.")]
 
@@ -251,10 +251,10 @@ def list_dead(
     job: OfJob = None,
     code: Code = None,
     since: Since = None,
-    limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, Option(min=1, help="Most to show.")] = 50,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each part.")] = False,
 ) -> None:
-    """Show parts that took their workers down, or failed in their last attempt; the latest first.
+    """Show parts on which workers died, or whose last attempt failed, the latest first.
 
     Example: `pecia dead list --code poisoned`
     """
@@ -272,7 +272,7 @@ def show_dead(
     *,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show one of them: every attempt, the worker that made it, and how it ended.
+    """Show one dead part: every attempt, the worker that made it, and how it ended.
 
     Example: `pecia dead show 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -287,7 +287,7 @@ def show_dead(
         (f"{one.at.astimezone():%Y-%m-%d %H:%M:%S.%f}", one.attempt, one.state, one.reason, one.actor)
         for one in part.events
     ]
-    output.grid(("at", "attempt", "state", "why", "who"), history)
+    typer.echo(output.fitting(("at", "attempt", "state", "why", "who"), history))
 
 
 @dead.command("retry")
@@ -297,15 +297,15 @@ def retry_dead(
     ] = None,
     *,
     everything: Annotated[
-        bool, Option("--all", help="All that `list` shows with the same options, of jobs that are over.")
+        bool, Option("--all", help="All that `list` shows with the same options, of jobs that have ended.")
     ] = False,
     job: OfJob = None,
     code: Code = None,
     since: Since = None,
 ) -> None:
-    """Run parts again, with all their attempts before them. Their jobs are reopened; read pages stay.
+    """Run dead parts again, with their full number of attempts. Their jobs are reopened; pages that were read stay.
 
-    A job that is still at work is refused: wait until it is over.
+    Parts of a job that has not ended are refused: wait for it.
 
     Example: `pecia dead retry --all --code engine_error --since 2h`
     """

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, zip_longest
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -22,9 +22,6 @@ from pecia.job import AnyJob
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure
 from pecia_schemas.states import JobState
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -43,15 +40,19 @@ def fitting(
     rows: Iterable[Sequence[object]],
     spare: Sequence[str] = (),
     width: int | None = None,
+    right: Collection[str] = (),
 ) -> str:
     """Return a table without as many of the spare columns, the first one first, as the terminal has no room for.
 
-    What the last column has no room for goes on below.
+    What the last column has no room for goes on below. Columns of numbers are aligned at the `right`.
     """
     width = width or (shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED)
     columns = {
         heading: [heading, *map(_cell, cells)] for heading, *cells in zip(headings, *rows, strict=True)
     }
+    for heading in right:
+        column = columns[heading]
+        columns[heading] = [cell.rjust(max(map(len, column))) for cell in column]
     for heading in spare:
         if sum(_widths(columns)) + 2 * len(columns) - 1 <= width:
             break
@@ -98,21 +99,6 @@ _LABEL = 32
 def when(moment: datetime) -> str:
     """Return a moment as a clock here shows it."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def grid(
-    headings: Sequence[str], rows: Iterable[Sequence[object]], *, unfolded: Collection[str] = ()
-) -> None:
-    """Print a table whose cells are folded where they are too long, but for columns that are `unfolded`."""
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415  JSON takes none
-    from rich.table import Table  # noqa: PLC0415
-
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        made.add_column(heading, no_wrap=heading in unfolded, overflow="fold")
-    for row in rows:
-        made.add_row(*map(_cell, row))
-    console().print(made)
 
 
 def json_line(value: object) -> None:
@@ -178,13 +164,6 @@ def for_terminal(text: str) -> str:
             for row in rows
         ]
     return "\n".join(lines)
-
-
-def console() -> Console:
-    """Return standard output; wide if no terminal sets its width, and without colours then."""
-    from rich.console import Console  # noqa: PLC0415  JSON takes none
-
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:

@@ -254,7 +254,7 @@ def result_json(job: AnyJob, name: str | None, result: Any) -> dict[str, Any]:
 
 
 def _piece_json(piece: Page | Segment | Summary) -> dict[str, Any]:
-    """Return the counts of pages read or files written, and their source if no engine read them."""
+    """Return a page, segment or summary as an object, with its source if no engine read it."""
     known = ("number", "start", "end", "text", "verdict")
     record = {name: getattr(piece, name) for name in known if hasattr(piece, name)}
     if source := piece.cached_from:

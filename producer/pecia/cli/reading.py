@@ -20,7 +20,7 @@ from pecia.cli import endings, output, printing, results, values
 from pecia.cli.endings import Ending
 from pecia.cli.results import Delivery, deliver
 from pecia.cli.values import Input, bundle_inputs, existing_file, grouped, inputs
-from pecia.cli.watching import counted, follow, printing_bar, unserved_reported
+from pecia.cli.watching import bar, counted, follow, unserved_reported
 from pecia.client import Client
 from pecia.configuration import from_environment
 from pecia.errors import JobTimeoutError, QueueFullError, SubmitError, SubmitManyError, UnavailableError
@@ -46,21 +46,20 @@ Priority = Annotated[Lane, Option(help="Lane to wait in.")]
 Kind = Annotated[tasks.DocumentType, Option("--type", help="What the documents are.")]
 Language = Annotated[
     str | None,
-    Option(help="ISO 639-1, as in en, or en,ko,zh. Default: auto, what the engine knows, by script."),
+    Option(help="Languages as in en, or en,ko,zh (ISO 639-1). Default: auto, all that the engine reads."),
 ]
-Fields = Annotated[Path | None, existing_file(help="JSON schema that each page fills beside its text.")]
-NoCache = Annotated[bool, Option("--no-cache", help="Use no earlier result, and leave none for later jobs.")]
+Fields = Annotated[Path | None, existing_file(help="JSON schema of the fields to extract from each page.")]
+NoCache = Annotated[bool, Option("--no-cache", help="Reuse no earlier result, and keep none for later jobs.")]
 Metadata = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Kept with the job.")]
-Block = Annotated[bool, Option("--block", help="Wait while the lane is full, instead of giving up.")]
-Wait = Annotated[bool, Option("--wait", help="Wait, then print the results, piece by piece.")]
-NoticeUrl = Annotated[str | None, Option("--webhook", help="URL that is notified when a job is over.")]
+Block = Annotated[bool, Option("--block", help="Wait while the lane is full, instead of failing.")]
+Wait = Annotated[bool, Option("--wait", help="Wait for the results and print them, page by page.")]
+NoticeUrl = Annotated[str | None, Option("--webhook", help="URL to notify when a job has ended.")]
 InBatch = Annotated[
     str | None,
     Option(
         "--batch",
         metavar="NAME",
-        help="Name of the batch for the jobs; an existing batch is added to. Default for several files: "
-        "a new one.",
+        help="Batch of the jobs, new or existing, by name. Default for several files: a new batch.",
     ),
 ]
 
@@ -69,17 +68,17 @@ InBatch = Annotated[
 class WritingOptions:
     """How a language model writes."""
 
-    preset: Annotated[tasks.Preset | None, _writing("--preset", help="A way to write, by name.")] = None
+    preset: Annotated[tasks.Preset | None, _writing("--preset", help="Named set of these options.")] = None
     temperature: Annotated[
-        float | None, _writing(min=0, max=2, help="0: greedily, the most likely word.")
+        float | None, _writing(min=0, max=2, help="Randomness; 0: always the most likely word.")
     ] = None
     top_p: Annotated[
-        float | None, _writing(min=0, max=1, help="Pick among words that make up this share.")
+        float | None, _writing(min=0, max=1, help="Choose among likeliest words up to this probability.")
     ] = None
-    top_k: Annotated[int | None, _writing(min=0, help="Pick among so many words; 0: all.")] = None
+    top_k: Annotated[int | None, _writing(min=0, help="Choose among so many likeliest words; 0: all.")] = None
     repetition_penalty: Annotated[float | None, _writing(min=0, max=2, help="Above 1: repeat less.")] = None
-    max_output_tokens: Annotated[int | None, _writing(min=1, help="Cut an answer here.")] = None
-    seed: Annotated[int | None, _writing(min=0, help="Pick the same words each time.")] = None
+    max_output_tokens: Annotated[int | None, _writing(min=1, help="Most tokens of an answer.")] = None
+    seed: Annotated[int | None, _writing(min=0, help="Seed of the random choice: repeats an answer.")] = None
     adapter: Annotated[str | None, _writing(help="LoRA adapter of the fleet, by name.")] = None
 
     def changes(self) -> tasks.GenerationOptions | None:
@@ -109,15 +108,15 @@ class SubmitOptions(JobOptions):
     """What is said besides of files that are handed over together."""
 
     key: Annotated[
-        str | None, Option(help="Idempotency key; with several files the n-th gets KEY/n, from 0.")
+        str | None, Option(help="Idempotency key; of several files the n-th gets KEY/n, counted from 0.")
     ] = None
     not_before: Annotated[
         str | None,
-        Option("--not-before", metavar="WHEN", help="Start then: 30m, 2h, 7d from now, or a date."),
+        Option("--not-before", metavar="WHEN", help="Earliest start: in 30m, 2h or 7d, or a date."),
     ] = None
     expires: Annotated[
         str | None,
-        Option("--expires", metavar="WHEN", help="Expire unfinished jobs then: 30m, 2h, or a date."),
+        Option("--expires", metavar="WHEN", help="When unfinished jobs expire: in 30m, 2h or 7d, or a date."),
     ] = None
     block: Block = False
 
@@ -145,7 +144,7 @@ class OutputOptions:
         if self.delivery.is_plain:
             return
         if not self.wait:
-            raise BadParameter("results are there after --wait: add it", param_hint="--format, --output")
+            raise BadParameter("results need --wait: add it", param_hint="--format, --output")
         if self.as_json:
             raise BadParameter("say --format json instead, or leave out --output", param_hint="--json")
         self.delivery.check({kind}, count)
@@ -171,15 +170,15 @@ class BundleOptions:
         bool,
         _bundling(
             "--bundle",
-            help="FILE holds many documents: find where each begins, and whose. A folder is one bundle, and so are "
-            "pictures together.",
+            help="FILE holds several documents: find where each begins, and whose it is. A folder is one bundle, "
+            "and so are several pictures.",
         ),
     ] = False
     subject_name: Annotated[
-        str | None, _bundling(metavar="NAME", help="The only patient whom the documents may be of.")
+        str | None, _bundling(metavar="NAME", help="The only patient that the documents may be about.")
     ] = None
     subject_born: Annotated[
-        str | None, _bundling(metavar="YYYY-MM-DD", help="When this patient was born.")
+        str | None, _bundling(metavar="YYYY-MM-DD", help="The patient's date of birth.")
     ] = None
     subject_record: Annotated[
         list[str] | None, _bundling(metavar="NUMBER", help="The patient's record number; may be repeated.")
@@ -190,7 +189,7 @@ class BundleOptions:
         if not (self.subject_name or self.subject_born or self.subject_record):
             return None
         if not self.bundle:
-            raise BadParameter("it is of bundles: say --bundle too", param_hint="--subject-…")
+            raise BadParameter("a subject is of a bundle: add --bundle", param_hint="--subject-…")
         try:
             return Subject(
                 name=self.subject_name,
@@ -208,39 +207,39 @@ class ReadingOptions:
     document_type: Kind = tasks.DocumentType.MIXED
     language: Language = None
     pages: Annotated[
-        str | None, Option(metavar="PAGES", help="Which to read, as in 1-3,7,9-. Default: all of them.")
+        str | None, Option(metavar="PAGES", help="Pages to read, as in 1-3,7,9-. Default: all.")
     ] = None
     ask_password: Annotated[bool, Option("--password", help="Ask for the password that opens the PDFs.")] = (
         False
     )
     password_file: Annotated[
-        Path | None, existing_file(help="Its first line is the password that opens the PDFs.")
+        Path | None, existing_file(help="File whose first line is the password that opens the PDFs.")
     ] = None
     prepare: Annotated[
         str | None,
         Option(
             metavar="STEPS",
-            help="How pages are made ready: of blank, orient, deskew, downscale, with commas; or none. "
+            help="Steps before reading: blank, orient, deskew, downscale, separated by commas; or none. "
             "Default: as the fleet is set.",
         ),
     ] = None
     prefer: Annotated[
         tasks.Prefer,
         Option(
-            help="What pages of PDFs are read from: the text that the file brings, where it can be trusted (auto) or "
-            "wherever there is any (layer), or the pixels."
+            help="Source of the text of a PDF's page: the file's own text where it can be trusted (auto) or wherever "
+            "there is any (layer), or the picture of the page (pixels)."
         ),
     ] = tasks.Prefer.AUTO
     witness: Annotated[
         tasks.Witness | None,
         Option(
-            help="Who reads pages beside a language model, to find what it swapped, made up or left out: the PDF's own "
-            "text (layer), the CPU engine (ocr), what there is (auto), or none. Default: as the fleet is set."
+            help="Second reader, by which text that a language model swapped, invented or omitted is found: the PDF's "
+            "own text (layer), the CPU engine (ocr), either (auto), or none. Default: as the fleet is set."
         ),
     ] = None
     fields: Fields = None
     instructions: Annotated[
-        Path | None, existing_file(help="Prompt of a language model for each page, in place of the fleet's.")
+        Path | None, existing_file(help="File with a language model's prompt, in place of the fleet's.")
     ] = None
 
     def task(
@@ -407,7 +406,7 @@ def _waited(group: JobGroup[Any], names: Sequence[str], shown: OutputOptions, wh
             what, total = ("documents", len(group)) if by_document else ("pages", None)
             with (
                 unserved_reported(lambda: (job for job in group if not job.done)),
-                printing_bar(what, total) as step,
+                bar(what, total, prints=True) as step,
             ):
                 printer = printing.Printer(
                     as_json=shown.as_json, by_page=shown.stream, tally=tally, step=step

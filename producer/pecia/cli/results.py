@@ -14,11 +14,11 @@ import typer
 from typer import BadParameter, Option
 
 from pecia import bundles, saving
-from pecia.cli import endings, output, printing, watching
+from pecia.cli import endings, output, printing
 from pecia.cli.endings import Ending
 from pecia.cli.jobs import AsJson
 from pecia.cli.values import Filter, Jobs, grouped
-from pecia.cli.watching import counted
+from pecia.cli.watching import bar, counted
 from pecia.client import Client
 from pecia.configuration import from_environment
 from pecia.errors import JobError
@@ -31,14 +31,14 @@ from pecia_schemas.results import BundledDocument, Document
 
 By = Annotated[
     bundles.By | None,
-    Option("--by", help="Write each document of a bundle to a file; by patient: in a folder for each."),
+    Option("--by", help="Write each document of a bundle to its own file; patient: a folder for each."),
 ]
 Pattern = Annotated[
     str,
-    Option("--name", metavar="PATTERN", help="With --by: how files are called; also {patient}, {title}."),
+    Option("--name", metavar="PATTERN", help="With --by: pattern of file names; also {patient}, {title}."),
 ]
 WithConflicts = Annotated[
-    bool, Option("--with-conflicts", help="With --by: also documents whose patient is in conflict.")
+    bool, Option("--with-conflicts", help="With --by: write documents whose patient is in conflict, too.")
 ]
 
 
@@ -47,35 +47,33 @@ def export(
     *,
     to: Annotated[str, Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")],
     form: Annotated[
-        ExportFormat | None, Option("--format", help="Form of the files. Default: jsonl; with --by pdf.")
+        ExportFormat | None, Option("--format", help="Format of the files. Default: jsonl; with --by, pdf.")
     ] = None,
     by: By = None,
     pattern: Pattern = bundles.PATTERN,
     with_conflicts: WithConflicts = False,
     tables: Annotated[
         bool,
-        Option("--tables", help="All cells of all tables as one file, tables.csv; or as --format parquet."),
+        Option("--tables", help="One file of the cells of all tables: tables.csv; or as --format parquet."),
     ] = False,
     jobs: Filter,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.
 
-    What was written by an earlier run to the same place is not written again: repeat it after a break, or for jobs
-    that were not over. Example: `pecia export --batch ward-7 --format parquet --to results/`
+    Results that an earlier run wrote to the same place are skipped: repeat the command after an interruption, or for
+    jobs that had not ended. Example: `pecia export --batch ward-7 --format parquet --to results/`
     """
     which = jobs.which()
     if not which:
-        raise BadParameter("say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch")
+        raise BadParameter("choose jobs by --batch, --state, --verdict or --metadata", param_hint="--batch")
     layout = _layout(by, pattern, with_conflicts=with_conflicts)
     if tables:
         is_parquet = form in (ExportFormat.PARQUET, ExportFormat.TABLES_PARQUET)
         form = ExportFormat.TABLES_PARQUET if is_parquet else ExportFormat.TABLES
     try:
-        with Client() as client, watching.bar(sum(client.counts(**which).states.values()), "jobs") as shown:
-            done = client.export(
-                to, format=form, layout=layout, progress=lambda far: shown(far.jobs), **which
-            )
+        with Client() as client, bar("jobs", client.counts(**which).jobs) as step:
+            done = client.export(to, format=form, layout=layout, progress=lambda _: step(), **which)
     except KeyboardInterrupt:
         endings.complain("broken off: the same command goes on where it was.")
         raise typer.Exit(Ending.INTERRUPTED) from None
@@ -96,7 +94,7 @@ def export(
 
 
 Form = Annotated[
-    Format | None, Option("--format", help="Form to write. Default: as FILE's suffix says, else text.")
+    Format | None, Option("--format", help="Format to write. Default: by the suffix of FILE, else text.")
 ]
 Target = Annotated[
     str | None,
@@ -104,20 +102,20 @@ Target = Annotated[
         "--output",
         "-o",
         metavar="FILE|DIR",
-        help="Write it there. In a folder files are called as documents are.",
+        help="Where to write. In a folder, files have the names of their documents.",
     ),
 ]
-Force = Annotated[bool, Option("--force", help="Replace files that are there.")]
+Force = Annotated[bool, Option("--force", help="Replace existing files.")]
 Quality = Annotated[
-    int, Option(min=1, max=95, metavar="1-95", help="Of JPEG pictures in a PDF; less is smaller.")
+    int, Option(min=1, max=95, metavar="1-95", help="Quality of JPEG pictures in a PDF; lower is smaller.")
 ]
 
 Stream = Annotated[
-    bool, Option("--stream", help="With --json: one object for each page, as soon as it is there.")
+    bool, Option("--stream", help="With --json: one object for each page, as soon as it is read.")
 ]
-Original = Annotated[bool, Option("--original", help="As it was read, before anybody reviewed it.")]
+Original = Annotated[bool, Option("--original", help="The result as it was read, without later corrections.")]
 OfTable = Annotated[
-    int | None, Option("--table", min=1, metavar="N", help="Print this table alone, as CSV, counted from 1.")
+    int | None, Option("--table", min=1, metavar="N", help="Print only the N-th table, as CSV.")
 ]
 
 _STREAMS: Final = (Format.JSON, Format.FIELDS)
@@ -156,7 +154,7 @@ class Delivery:
         """Raise what says, before anybody waits, that so many results cannot be had like this."""
         form = self.form
         if self.target is None and form and form.is_binary and sys.stdout.isatty():
-            raise BadParameter(f"a {form} is nothing for a terminal: add -o FILE", param_hint="--format")
+            raise BadParameter(f"a {form} cannot be shown on a terminal: add -o FILE", param_hint="--format")
         if self.target is None and form and form not in _STREAMS and count > 1:
             raise BadParameter(f"several results as {form} are files: add -o DIR", param_hint="--format")
         if self.target and count > 1 and Path(self.target).is_file():
@@ -214,7 +212,7 @@ def result(
 def check_stream(*, stream: bool, as_json: bool) -> None:
     """Raise `typer.BadParameter` for a stream that is not JSON."""
     if stream and not as_json:
-        raise BadParameter("it is of JSON: say --json too", param_hint="--stream")
+        raise BadParameter("a stream is JSON: add --json", param_hint="--stream")
 
 
 def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | None = None) -> Ending:

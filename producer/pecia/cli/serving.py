@@ -15,14 +15,12 @@ from pecia.cli import endings
 from pecia.cli.certify import Reviewed, Seed, refuse_gateway
 from pecia.cli.endings import Ending
 from pecia.cli.values import grouped
-from pecia.configuration import resolve
-from pecia.errors import InvalidSettingError
+from pecia.configuration import read, resolve
 from pecia.gateway import app as over_http
 from pecia.gateway import protocol
 from pecia.gateway.identity import GatewayConfiguration
 from pecia.review.app import Work, review_of
 from pecia.web.app import web_page
-from pecia_schemas.settings import SettingsError, read_settings
 
 
 def gateway() -> None:
@@ -43,18 +41,20 @@ def gateway() -> None:
 @grouped
 def review(
     *,
-    port: Annotated[int, Option(min=0, max=65_535, help="0: any that is free.")] = 0,
-    host: Annotated[str, Option(help="An address of this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65_535, help="Port to listen on; 0: any free port.")] = 0,
+    host: Annotated[str, Option(help="Loopback address to listen on.")] = "127.0.0.1",
     reviewed: Reviewed,
     sample: Annotated[
         int | None,
-        Option(min=1, metavar="N", help="N pages drawn at random, doubtful or not, for `pecia certify`."),
+        Option(
+            min=1, metavar="N", help="Show N pages drawn at random, doubtful or not, for `pecia certify`."
+        ),
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Correct doubts beside the pages' pictures, in a browser on this machine, until SIGTERM or Ctrl-C.
+    """Correct doubtful pages beside their pictures, in a browser on this machine, until SIGTERM or Ctrl-C.
 
-    Open the address that is printed. It has a secret in it: who knows it can read and correct results here.
+    Open the printed address. It contains a secret: whoever knows it can read and correct results on this machine.
 
     Example: `pecia review --since 7d`
     """
@@ -79,11 +79,7 @@ def review(
 
 
 def _settings() -> GatewayConfiguration:
-    try:
-        given = read_settings(GatewayConfiguration)
-    except SettingsError as error:
-        raise InvalidSettingError(str(error)) from None
-    return cast("GatewayConfiguration", resolve(given))
+    return cast("GatewayConfiguration", resolve(read(GatewayConfiguration)))
 
 
 def _listener(what: str, host: str, port: int) -> socket.socket:

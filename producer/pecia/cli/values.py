@@ -121,7 +121,7 @@ def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[In
         else:
             passed_over.append(str(path.relative_to(folder)))
     if not taken:
-        raise BadParameter(f"nothing in '{folder}' is of a kind for this", param_hint="FILE")
+        raise BadParameter(f"nothing in '{folder}' can be read by this verb", param_hint="FILE")
     if passed_over:
         named = ", ".join(passed_over[:_NAMED]) + (", …" if len(passed_over) > _NAMED else "")
         endings.complain(f"{folder}: passed over {len(passed_over)} of another kind: {named}")
@@ -156,11 +156,13 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
 
 InBatch = Annotated[str | None, Option("--batch", metavar="NAME|ID", help="Only jobs of this batch.")]
 States = Annotated[list[JobState] | None, Option("--state", help="Only jobs in this state; may be repeated.")]
-Metadata = Annotated[list[str] | None, Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it.")]
-OnlyWith = Annotated[
-    list[str] | None, Option(metavar="KEY=VALUE", help="Only jobs with it; may be repeated.")
+Metadata = Annotated[
+    list[str] | None, Option("--metadata", metavar="KEY=VALUE", help="Only jobs with this metadata.")
 ]
-Timeout = Annotated[float | None, Option(min=0, help="Seconds to wait; the jobs go on.")]
+OnlyWith = Annotated[
+    list[str] | None, Option(metavar="KEY=VALUE", help="Only jobs with this metadata; may be repeated.")
+]
+Timeout = Annotated[float | None, Option(min=0, help="Most seconds to wait; the jobs go on.")]
 
 OPEN = [state for state in JobState if not state.is_terminal]
 UNSUCCESSFUL = [state for state in JobState if state.is_terminal and state is not JobState.SUCCEEDED]
@@ -240,7 +242,7 @@ def metadata(pairs: Sequence[str] | None) -> dict[str, str]:
     """Return `key=value` options as a mapping."""
     found = [pair.partition("=") for pair in pairs or ()]
     if any(not (key and sign) for key, sign, _ in found):
-        raise BadParameter("metadata reads key=value", param_hint="--metadata")
+        raise BadParameter("write metadata as KEY=VALUE", param_hint="--metadata")
     return {key: value for key, _, value in found}
 
 

@@ -96,35 +96,23 @@ def _watch(group: JobGroup[Any], deadline: Deadline) -> None:
 
 def counted(items: Iterable[T], total: int | None, doing: str) -> Iterator[T]:
     """Yield the items, and show how many have been taken; `total` is None if their number is unknown."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    with _bar() as progress:
-        yield from progress.track(items, total=total, description=doing)
+    with bar(doing, total) as step:
+        for item in items:
+            yield item
+            step()
 
 
 @contextmanager
-def bar(total: int, doing: str) -> Iterator[Callable[[int], None]]:
-    """Show how many of a number are done; the block reports them through the yielded function."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
+def bar(doing: str, total: int | None, *, prints: bool = False) -> Iterator[Callable[[], None]]:
+    """Show on a terminal how many of a number are done: one more with each call of the yielded function.
+
+    A block that `prints` them ends the bar with the first, if the same terminal shows what is printed.
+    """
     with _bar() as progress:
         task = progress.add_task(doing, total=total)
-        yield lambda done: progress.update(task, completed=done)
-
-
-@contextmanager
-def printing_bar(what: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """Show how many were printed, each counted by a call; on the terminal that shows them, only until the first."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    with _bar() as progress:
-        task = progress.add_task(what, total=total)
 
         def step() -> None:
-            if sys.stdout.isatty():
+            if prints and sys.stdout.isatty():
                 progress.stop()
             progress.advance(task)
 
@@ -139,6 +127,7 @@ def _bar() -> Progress:
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
+        disable=not sys.stderr.isatty(),
     )
 
 
@@ -176,13 +165,13 @@ class Pace:
 def watch(
     ids: Annotated[
         list[str] | None,
-        Argument(metavar="ID", help="Ids of jobs, or how they begin. Default: all that are open."),
+        Argument(metavar="ID", help="Ids of jobs, or how they begin. Default: all that have not ended."),
     ] = None,
     *,
     jobs: values.Filter,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each change.")] = False,
 ) -> None:
-    """Show jobs live until they are over, or Ctrl-C.
+    """Show jobs live until all have ended, or Ctrl-C.
 
     Example: `pecia watch`, `pecia watch --batch ward-7`
     """
@@ -246,7 +235,7 @@ def _looks_at_many(client: Client, which: Which, *, every: bool) -> Iterator[Loo
 
 
 def _show(looks: Iterator[Look]) -> None:
-    console, pace = output.console(), Pace()
+    console, pace = Console(highlight=False, width=None if sys.stdout.isatty() else 200), Pace()
     with Live(console=console, auto_refresh=False) as live:
         for counts, jobs in looks:
             pace.add(counts.done + counts.failed, time.monotonic())

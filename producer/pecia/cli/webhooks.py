@@ -84,14 +84,14 @@ webhook = typer.Typer(no_args_is_help=True)
 
 @webhook.command("add")
 def add(
-    url: Annotated[str, Argument(help="Where to post to.")],
+    url: Annotated[str, Argument(help="URL to post notices to.")],
     *,
     event: Annotated[
-        list[NoticeType] | None, Option(help="Only this; may be repeated. Default: how jobs end.")
+        list[NoticeType] | None, Option(help="Only this event; may be repeated. Default: the ends of jobs.")
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Register a receiver. Its secret is printed now and never again: hand it to the receiver's operator.
+    """Register a receiver. Its secret is printed once: hand it to the receiver's operator.
 
     Example: `pecia webhook add https://example.org/pecia --event job.failed --event job.partial`
     """
@@ -101,7 +101,7 @@ def add(
 
 @webhook.command("list")
 def list_endpoints(*, as_json: output.AsJson = False) -> None:
-    """Show the registered receivers, and how each does.
+    """Show the registered receivers and their health.
 
     Example: `pecia webhook list`
     """
@@ -117,13 +117,14 @@ def list_endpoints(*, as_json: output.AsJson = False) -> None:
             health = f"gone since {output.when(one.disabled_at)}"
         elif one.paused_until:
             health = f"paused until {output.when(one.paused_until)}, {one.failures} failures"
-        rows.append((one.id, one.url, ", ".join(one.events), health, one.waiting))
-    output.grid(("endpoint", "URL", "events", "state", "waiting"), rows, unfolded=("endpoint",))
+        rows.append((one.id, health, one.waiting, ", ".join(one.events), one.url))
+    headings = ("endpoint", "state", "waiting", "events", "URL")
+    typer.echo(output.fitting(headings, rows, spare=("events", "waiting")))
 
 
 @webhook.command("remove")
 def remove(endpoint: EndpointId) -> None:
-    """Forget a receiver and its deliveries, done and due.
+    """Remove a receiver and all its deliveries.
 
     Example: `pecia webhook remove 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -136,11 +137,11 @@ def rotate(
     endpoint: EndpointId,
     *,
     overlap: Annotated[
-        str, Option(metavar="TIME", help="For so long the former secret signs too: 30m, 24h; 0s: not.")
+        str, Option(metavar="TIME", help="How long notices carry both signatures: 30m, 24h; 0s: not at all.")
     ] = "24h",
     as_json: output.AsJson = False,
 ) -> None:
-    """Give a receiver a fresh secret, and print it. Meanwhile notices bear both signatures.
+    """Give a receiver a new secret, and print it. During the overlap notices carry both signatures.
 
     Example: `pecia webhook rotate 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --overlap 7d`
     """
@@ -155,7 +156,7 @@ def try_out(
     timeout: Annotated[float, Option(min=0, help="Seconds to wait for the outcome.")] = 30,
     as_json: output.AsJson = False,
 ) -> None:
-    """Send a `webhook.test` now, and say how it went. A receiver that is paused or disabled and takes it is enabled.
+    """Send a `webhook.test` now, and show how it went. A paused or disabled receiver that accepts it is enabled again.
 
     Example: `pecia webhook test 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -177,17 +178,17 @@ def try_out(
 @webhook.command("deliveries")
 def deliveries(
     delivery: Annotated[
-        UUID | None, Argument(metavar="[DELIVERY]", help="This one alone, with every try.")
+        UUID | None, Argument(metavar="[DELIVERY]", help="Only this delivery, with every attempt.")
     ] = None,
     *,
     job: OfJob = None,
     endpoint: OfEndpoint = None,
-    state: Annotated[DeliveryState | None, Option(help="Only those in it.")] = None,
+    state: Annotated[DeliveryState | None, Option(help="Only deliveries in this state.")] = None,
     since: Since = None,
-    limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, Option(min=1, help="Most to show.")] = 50,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show deliveries to receivers, done and due, the latest first, and how they went.
+    """Show deliveries to receivers, past and pending, the latest first, and how they went.
 
     Example: `pecia webhook deliveries --state dead --since 2d`
     """
@@ -202,11 +203,12 @@ def deliveries(
     if any(one.last_error == NO_SECRET for one in found):
         endings.complain("callbacks wait: no webhook worker of this fleet has PECIA_WEBHOOK_SECRET.")
     if delivery is not None and not as_json:
-        tries = [
-            (one.number, one.at, f"{one.duration.total_seconds():.3f}", one.status, one.error, one.reply)
-            for one in found[0].attempts
-        ]
-        output.grid(("try", "at", "seconds", "status", "why", "reply"), tries)
+        tries: list[Sequence[object]] = []
+        for one in found[0].attempts:
+            reply = output.printable(" ".join((one.reply or "").split()))
+            seconds = f"{one.duration.total_seconds():.3f}"
+            tries.append((one.number, one.at, seconds, one.status, one.error, reply))
+        typer.echo(output.fitting(("try", "at", "seconds", "status", "why", "reply"), tries))
 
 
 @webhook.command("replay")
@@ -216,13 +218,13 @@ def replay(
     ] = None,
     *,
     everything: Annotated[
-        bool, Option("--all", help="All dead ones that `deliveries` shows with the same options.")
+        bool, Option("--all", help="All dead deliveries that `deliveries` shows with the same options.")
     ] = False,
     job: OfJob = None,
     endpoint: OfEndpoint = None,
     since: Since = None,
 ) -> None:
-    """Send again what arrived or was given up, under its former webhook-id, with all tries before it.
+    """Send deliveries that have ended once more, under the same webhook-id, with a full number of attempts.
 
     Example: `pecia webhook replay --all --endpoint 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --since 2d`
     """
@@ -243,8 +245,8 @@ Secret = Annotated[
     str,
     Option(
         envvar="PECIA_WEBHOOK_SECRET",
-        help="An endpoint's, or a fleet's; better in the environment than on a command line. Default: that of the "
-        "fleet that `pecia up` runs on this machine.",
+        help="Secret of an endpoint or a fleet; safer in the environment than on the command line. Default: that of "
+        "the fleet that `pecia up` runs on this machine.",
     ),
 ]
 Host = Annotated[str, Option(help="Address to listen on.")]
@@ -253,11 +255,11 @@ Port = Annotated[
     Option(
         min=0,
         max=65535,
-        help="0: any that is free. Default: the one that fleet calls.",
+        help="Port to listen on; 0: any free port. Default: the port that this fleet calls.",
         show_default=False,
     ),
 ]
-Count = Annotated[int | None, Option(min=1, help="Stop after so many.")]
+Count = Annotated[int | None, Option(min=1, help="Stop after this many callbacks.")]
 
 
 @webhook.command("listen")
@@ -271,8 +273,8 @@ def listen(
 ) -> None:
     """Receive callbacks on this machine, verify them and print them, until it is stopped.
 
-    The fleet that `pecia up` runs on this machine calls port 8787 of it. Other private addresses, and other ports than
-    80 and 443, a fleet calls only if `PECIA_WEBHOOK_ALLOW` and `PECIA_WEBHOOK_PORTS` say so.
+    The fleet that `pecia up` runs on this machine calls port 8787. A fleet calls other private addresses, and ports
+    other than 80 and 443, only if `PECIA_WEBHOOK_ALLOW` and `PECIA_WEBHOOK_PORTS` allow them.
 
     Example: `pecia webhook listen --count 1`
     """
@@ -339,4 +341,4 @@ def _show_deliveries(found: Sequence[Delivery], *, as_json: bool) -> None:
         )
         for one in found
     ]
-    output.grid(headings, rows, unfolded=("delivery", "job"))
+    typer.echo(output.fitting(headings, rows, spare=("next", "tries", "what", "job")))

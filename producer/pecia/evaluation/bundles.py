@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from pecia.evaluation.metrics import Share
 from pecia.evaluation.truth import TrueDocument
 from pecia_schemas.bundled import Bundle
-from pecia_schemas.bundles import DocumentPart, Identity, Subject
+from pecia_schemas.bundles import Identity, Subject
 
 
 class BundleScore(BaseModel):
@@ -49,21 +49,20 @@ class BundleSummary(BaseModel):
     @classmethod
     def of(cls, scores: Sequence[BundleScore]) -> "BundleSummary":
         """Return the summary of at least one bundle."""
+
+        def rate(name: str) -> float | None:
+            return Share.total(getattr(one, name) for one in scores).rate
+
         return cls(
             bundles=len(scores),
-            recall=_rate(one.found for one in scores),
-            precision=_rate(one.right for one in scores),
+            recall=rate("found"),
+            precision=rate("right"),
             whole=sum(one.whole for one in scores) / len(scores),
-            kinds=_rate(one.kinds for one in scores),
-            identities=_rate(one.identities for one in scores),
-            untold=_rate(one.untold for one in scores),
-            false_conflicts=_rate(one.false_conflicts for one in scores),
+            kinds=rate("kinds"),
+            identities=rate("identities"),
+            untold=rate("untold"),
+            false_conflicts=rate("false_conflicts"),
         )
-
-
-def _rate(shares: Iterable[Share]) -> float | None:
-    parts, wholes = map(sum, zip(*shares, strict=True))
-    return parts / wholes if wholes else None
 
 
 def score_bundle(bundle: Bundle | None, truth: Sequence[TrueDocument], *, file: str) -> BundleScore:
@@ -90,12 +89,8 @@ def score_bundle(bundle: Bundle | None, truth: Sequence[TrueDocument], *, file: 
         kinds=Share(sum(map(bool, kinds)), len(kinds)),
         identities=Share(sum(named), len(named)),
         untold=Share(sum(not part.has_conflict for part in mixed), len(told)),
-        false_conflicts=Share(_conflicts(told, mixed), len(told)),
+        false_conflicts=Share(sum(part.has_conflict and part not in mixed for part in told), len(told)),
     )
-
-
-def _conflicts(told: Sequence[DocumentPart], mixed: Sequence[DocumentPart]) -> int:
-    return sum(part.has_conflict and part not in mixed for part in told)
 
 
 def _names(identity: Identity, patient: Subject) -> bool:

@@ -1,16 +1,23 @@
-"""How a text, a table and marks that were read compare with the truth. Needs `pecia[eval]`."""
+"""How what was read compares with the truth: text, words, values, tables and marks. Needs `pecia[eval]`.
+
+A value is a word with a digit in it: numbers, dates and times as well as codes, `I10` and `HbA1c`.
+
+Pairs of neighbouring cells forgive a row that is missing and punish cells that are joined, and a table that is not
+there counts as wrong: M. Göbel, T. Hassan, E. Oro, G. Orsi, "A Methodology for Evaluating Algorithms for Table
+Understanding in PDF Documents", DocEng (2012).
+"""
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import combinations
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, combinations, pairwise
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from rapidfuzz import fuzz
 from rapidfuzz.distance import Levenshtein
 
-from pecia_schemas.blocks import Mark, Table
+from pecia_schemas.blocks import Cell, Doubt, DoubtReason, Mark, Table
 
 T = TypeVar("T")
 
@@ -33,6 +40,19 @@ class Share(NamedTuple):
 
     part: float
     whole: float
+
+    @classmethod
+    def total(cls, shares: Iterable[tuple[float, float]]) -> Self:
+        """Return the sums of both."""
+        parts, wholes = 0.0, 0.0
+        for part, whole in shares:
+            parts, wholes = parts + part, wholes + whole
+        return cls(parts, wholes)
+
+    @property
+    def rate(self) -> float | None:
+        """The quotient; None of nothing."""
+        return self.part / self.whole if self.whole else None
 
 
 def plain(text: str) -> str:
@@ -87,19 +107,159 @@ def doubted(read: Iterable[str], true: Iterable[str], doubts: Iterable[str]) -> 
     return Share(seen.total(), wrong.total()), Share(((about - seen) & right).total(), right.total())
 
 
-def cells(read: Sequence[Table], true: Sequence[Table]) -> Share:
-    """Return the cells whose place, spans and text are right, of all that are true, empty ones included.
+_RAISED: Final = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
+_LETTER: Final = r"[^\W\d_]"
+_SEPARATORS: Final = (
+    (re.compile(rf"[{HAN}，。、：；]"), " "),  # noqa: RUF001  Chinese has its own signs
+    (re.compile(rf"(?<=[^\s{_RAISED}])(?=[{_RAISED}])(?<![{_RAISED}])"), " "),
+    (re.compile(r"[()\[\]{}|\"*#=<>≤≥~$€£¥₩%&@+±;_]"), " "),
+    (re.compile(r"(?<=\d)\s*[xX×]\s*(?=\d)"), " "),  # noqa: RUF001  the sign of multiplication
+    (re.compile(r"(?<=\w)\s*-\s*(?=\w)"), " "),
+    (re.compile(rf"(?<={_LETTER})\s*[/.,:]\s*(?=\d)|(?<=\d)\s*[/.,:]\s*(?={_LETTER})"), " "),
+    (re.compile(r"(?<=\d)\s*/\s*(?=\d)"), "/"),
+    (re.compile(rf"(?<![\w.,])(\d+(?:[.,:]\d+)*)(?={_LETTER})"), r"\1 "),
+    (re.compile(r"\b(RM|USD|EUR|GBP|KRW|CNY)(?=\d)"), r"\1 "),
+)
+"""What stands beside a value; where a space makes no difference: about units, currencies, a range's dash, strokes."""
+_AROUND: Final = ".,:;!?'/"
 
-    Each true table is compared with the table that has most of its cells; each table is used once.
+
+class Values(NamedTuple):
+    """The values of a page beside the true ones."""
+
+    found: int
+    true: int
+    invented: int
+    """Values that were read and are not there."""
+
+
+def values(text: str) -> list[str]:
+    """Return the words with a digit; raised signs, units and the ends of a range by themselves."""
+    text = plain(text)
+    for separator, between in _SEPARATORS:
+        text = separator.sub(between, text)
+    words = (word.strip(_AROUND).rstrip("-") for word in text.split())
+    return [word for word in words if any(map(str.isdigit, word))]
+
+
+def compared(read: str, true: str, *, is_whole: bool) -> Values:
+    """Return how many true values were read, wherever they stand.
+
+    `is_whole`: the truth is the page's complete text; the text layer of a PDF lacks the text of its pictures.
     """
-    left = [_placed(table) for table in read]
-    right, whole = 0, 0
-    for expected in map(_placed, true):
-        best = max(left, key=lambda one: len(one & expected), default=set())
-        right, whole = right + len(best & expected), whole + len(expected)
+    written, expected = Counter(values(read)), Counter(values(true))
+    invented = (written - expected).total() if is_whole else 0
+    return Values((written & expected).total(), expected.total(), invented)
+
+
+Pair: TypeAlias = tuple[str, str, str]
+"""`right` or `below`, the text of a cell, and that of its neighbour there."""
+
+_NUMERIC: Final = re.compile(r"\W*\d[\d\W]*")
+_LEADER: Final = re.compile(r"\.{3,}")
+_HALF: Final = 0.5
+
+
+class Overlap(NamedTuple):
+    """How many of the pairs that were read are true, and how many there are on either side."""
+
+    right: int = 0
+    read: int = 0
+    true: int = 0
+
+    @property
+    def f1(self) -> float | None:
+        """The harmonic mean of precision and recall; None without any pair."""
+        return 2 * self.right / (self.read + self.true) if self.read + self.true else None
+
+
+def adjacency(read: Sequence[Table], true: Sequence[Table]) -> Overlap:
+    """Return how many pairs of neighbouring cells agree. Empty cells are passed over on the way to a neighbour."""
+    pairs, expected = (Counter(chain.from_iterable(map(_pairs, tables))) for tables in (read, true))
+    return Overlap((pairs & expected).total(), pairs.total(), expected.total())
+
+
+def cells(read: Sequence[Table], true: Sequence[Table]) -> Share:
+    """Return the cells whose place, spans and text are right, of all that are true, empty ones included."""
+    matched = _matched(map(_placed, read), map(_placed, true))
+    return Share.total((len(right), len(expected)) for right, expected in matched)
+
+
+def in_place(read: Sequence[Table], true: Sequence[Table]) -> list[tuple[Share, Share]]:
+    """Return of each true table the cells with text that stand in their row and column, all and those with numbers."""
+    return [
+        (
+            Share(len(right), len(expected)),
+            Share(
+                sum(_is_numeric(text) for _, _, text in right),
+                sum(_is_numeric(text) for _, _, text in expected),
+            ),
+        )
+        for right, expected in _matched(map(_texts, read), map(_texts, true))
+    ]
+
+
+def _matched(read: Iterable[set[T]], true: Iterable[set[T]]) -> Iterator[tuple[set[T], set[T]]]:
+    """Yield, of each true table, the right cells and all: right are those of the table that has most of them.
+
+    Each table that was read is used once.
+    """
+    remaining = list(read)
+    for expected in true:
+        best: set[T] = max(remaining, key=lambda table: len(table & expected), default=set())
         if best & expected:
-            left.remove(best)
-    return Share(right, whole)
+            remaining.remove(best)
+        yield best & expected, expected
+
+
+def destroyed(shares: Sequence[Share], doubts: Sequence[Doubt]) -> Share:
+    """Return the tables with less than half of their cells in place on a page without a doubt of its tables, of all."""
+    doubted = any(doubt.reason is DoubtReason.TABLE_UNCLEAR for doubt in doubts)
+    lost = sum(share.part < _HALF * share.whole for share in shares)
+    return Share(0 if doubted else lost, len(shares))
+
+
+def _pairs(table: Table) -> Iterator[Pair]:
+    """Yield the neighbours of each cell with text, to its right and below it, each pair once."""
+    owners: dict[tuple[int, int], Cell] = {}
+    for cell in table.cells:
+        if _compact(cell.text):
+            rows = range(cell.row, cell.row + cell.row_span)
+            columns = range(cell.column, cell.column + cell.column_span)
+            owners |= {(row, column): cell for row in rows for column in columns}
+    by_row, by_column = sorted(owners), sorted(owners, key=lambda place: place[::-1])
+    for way, line, places in (("right", 0, by_row), ("below", 1, by_column)):
+        neighbours = {
+            (owners[first], owners[second]): None
+            for first, second in pairwise(places)
+            if first[line] == second[line] and owners[first] is not owners[second]
+        }
+        for one, other in neighbours:
+            yield way, _compact(one.text), _compact(other.text)
+
+
+def _texts(table: Table) -> set[tuple[int, int, str]]:
+    """Return the texts of a table with their rows and columns, counted from the first ones that hold any."""
+    filled = [(cell.row, cell.column, text) for cell in table.cells if (text := _compact(cell.text))]
+    top = min((row for row, _, _ in filled), default=0)
+    left = min((column for _, column, _ in filled), default=0)
+    return {(row - top, column - left, text) for row, column, text in filled}
+
+
+def _is_numeric(text: str) -> bool:
+    return _NUMERIC.fullmatch(text) is not None
+
+
+def _compact(text: str) -> str:
+    """Return a text without white space and without leaders."""
+    return _LEADER.sub("", plain(text).replace(" ", ""))
+
+
+def _placed(table: Table) -> set[tuple[object, ...]]:
+    return {
+        (cell.row, cell.column, cell.row_span, cell.column_span, plain(cell.text).replace(" ", ""))
+        for cell in table.cells
+    }
 
 
 def marks(read: Sequence[Mark], true: Sequence[Mark]) -> Share:
@@ -126,10 +286,3 @@ def order(read: str, true: str) -> float | None:
     places = [one.dest_start for one in found if one]
     pairs = [(earlier < later) - (earlier > later) for earlier, later in combinations(places, 2)]
     return sum(pairs) / len(pairs) if pairs else None
-
-
-def _placed(table: Table) -> set[tuple[object, ...]]:
-    return {
-        (cell.row, cell.column, cell.row_span, cell.column_span, plain(cell.text).replace(" ", ""))
-        for cell in table.cells
-    }

@@ -14,11 +14,9 @@ from pydantic import BaseModel, ConfigDict, computed_field
 from rouge_score.rouge_scorer import RougeScorer
 
 from pecia.client import Client
-from pecia.evaluation import metrics, numbers
+from pecia.evaluation import metrics
 from pecia.evaluation.bundles import BundleScore, BundleSummary, score_bundle
-from pecia.evaluation.metrics import Share
-from pecia.evaluation.numbers import JudgedPage, Values
-from pecia.evaluation.tables import Overlap, adjacency, destroyed, in_place
+from pecia.evaluation.metrics import Overlap, Share, Values
 from pecia.evaluation.truth import Exhibit, TruePage
 from pecia.job import JobGroup
 from pecia_schemas.blocks import Table
@@ -78,6 +76,16 @@ class PageScore(BaseModel):
         return self.found.part < _WHOLE * self.found.whole if self.found.whole else self.spoken > 0
 
     @property
+    def has_wrong_number(self) -> bool:
+        """Whether a value is missing, or one was read that is not there."""
+        return self.values is not None and (self.values.found < self.values.true or self.values.invented > 0)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it has all its words and numbers."""
+        return self.found.part == self.found.whole and not self.has_wrong_number
+
+    @property
     def is_wrong_blank(self) -> bool:
         """Whether it is `blank` though there are words on it."""
         return self.verdict == Verdict.BLANK and self.found.whole > 0
@@ -104,7 +112,7 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
         found=metrics.found(read, true),
         spoken=len(read),
         numbers=metrics.found(*numeric),
-        values=numbers.compared(text, truth.text, is_whole=truth.in_file is None),
+        values=metrics.compared(text, truth.text, is_whole=truth.in_file is None),
         errors_doubted=errors,
         right_doubted=right,
         **_tables(page, truth.tables),
@@ -122,13 +130,13 @@ def _tables(page: Page, true: Sequence[Table] | None) -> dict[str, Any]:
     """Return the scores of a page's tables; nothing if they are not known."""
     if true is None:
         return {}
-    shares = in_place(page.tables, true)
+    shares = metrics.in_place(page.tables, true)
     return {
         "cells": metrics.cells(page.tables, true),
-        "adjacency": adjacency(page.tables, true),
-        "in_place": _sum(filled for filled, _ in shares),
-        "numeric_cells": _sum(numeric for _, numeric in shares),
-        "destroyed": destroyed([filled for filled, _ in shares], page.doubts),
+        "adjacency": metrics.adjacency(page.tables, true),
+        "in_place": Share.total(filled for filled, _ in shares),
+        "numeric_cells": Share.total(numeric for _, numeric in shares),
+        "destroyed": metrics.destroyed([filled for filled, _ in shares], page.doubts),
     }
 
 
@@ -188,30 +196,36 @@ class Summary(BaseModel):
     @classmethod
     def of(cls, scores: Sequence[PageScore]) -> Summary:
         """Return the summary of at least one page."""
-        found = _sum(one.found for one in scores)
-        judged = [JudgedPage(one.verdict, one.found, one.values) for one in scores if one.values]
+
+        def rate(name: str) -> float | None:
+            return Share.total(getattr(one, name) for one in scores).rate
+
+        found = Share.total(one.found for one in scores)
+        judged = [(one, one.values) for one in scores if one.values]
+        ok = [one.has_wrong_number for one, _ in judged if one.verdict == Verdict.OK]
+        right = [one.verdict not in (Verdict.OK, Verdict.BLANK) for one, _ in judged if one.is_right]
         spoken = sum(one.spoken for one in scores)
         return cls(
             pages=len(scores),
-            cer=_rate(_sum(one.characters for one in scores)),
-            wer=_rate(_sum(one.words for one in scores)),
-            f1=_rate(Share(2 * found.part, found.whole + spoken)),
-            numbers=_rate(_sum(one.numbers for one in scores)),
-            values=_rate(numbers.found_share(judged)),
-            ok_with_wrong_number=_rate(numbers.ok_with_wrong_number(judged)),
-            right_but_flagged=_rate(numbers.right_but_flagged(judged)),
-            errors_doubted=_rate(_sum(one.errors_doubted for one in scores)),
-            right_doubted=_rate(_sum(one.right_doubted for one in scores)),
+            cer=rate("characters"),
+            wer=rate("words"),
+            f1=Share(2 * found.part, found.whole + spoken).rate,
+            numbers=rate("numbers"),
+            values=Share.total((values.found, values.true) for _, values in judged).rate,
+            ok_with_wrong_number=Share(sum(ok), len(ok)).rate,
+            right_but_flagged=Share(sum(right), len(right)).rate,
+            errors_doubted=rate("errors_doubted"),
+            right_doubted=rate("right_doubted"),
             coverage=_mean(one.coverage for one in scores),
-            cells=_rate(_sum(one.cells for one in scores)),
+            cells=rate("cells"),
             adjacency=_mean(_by_file(scores)),
-            in_place=_rate(_sum(one.in_place for one in scores)),
-            numeric_cells=_rate(_sum(one.numeric_cells for one in scores)),
-            destroyed=_rate(_sum(one.destroyed for one in scores)),
+            in_place=rate("in_place"),
+            numeric_cells=rate("numeric_cells"),
+            destroyed=rate("destroyed"),
             order=_mean(one.order for one in scores),
-            cer_in_file=_rate(_sum(one.characters_in_file for one in scores)),
+            cer_in_file=rate("characters_in_file"),
             order_in_file=_mean(one.order_in_file for one in scores),
-            marks=_rate(_sum(one.marks for one in scores)),
+            marks=rate("marks"),
             wrong_ok=sum(one.is_wrong_ok for one in scores) / len(scores),
             wrong_blank=sum(one.is_wrong_blank for one in scores) / len(scores),
             seconds=sum(one.seconds for one in scores) / len(scores),
@@ -223,17 +237,6 @@ def _by_file(scores: Sequence[PageScore]) -> Iterator[float | None]:
     for name in {score.file: None for score in scores}:
         pages = [score.adjacency for score in scores if score.file == name]
         yield Overlap(*map(sum, zip(*pages, strict=True))).f1
-
-
-def _sum(shares: Iterable[Share]) -> Share:
-    parts, wholes = 0.0, 0.0
-    for part, whole in shares:
-        parts, wholes = parts + part, wholes + whole
-    return Share(parts, wholes)
-
-
-def _rate(share: Share) -> float | None:
-    return share.part / share.whole if share.whole else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

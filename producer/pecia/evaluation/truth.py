@@ -112,7 +112,10 @@ class Exhibit(BaseModel):
 
 
 class TruthError(ValueError):
-    """A truth that cannot be understood. Says which, and why."""
+    """A truth that cannot be understood."""
+
+    def __init__(self, file: Path, why: str) -> None:
+        super().__init__(f"'{file}' is not a truth that can be read: {why}")
 
 
 def exhibits(folder: Path, files: Iterable[tuple[Path, MediaType]]) -> Iterator[Exhibit]:
@@ -144,9 +147,7 @@ def _tables_beside(path: Path) -> dict[int, tuple[Table, ...]]:
     try:
         found = _PLACED_TABLES.validate_json(known.read_bytes())
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise TruthError(f"'{known}' is not a truth that can be read: {why}") from None
+        raise TruthError(known, _first_of(error)) from None
     pages: dict[int, tuple[Table, ...]] = {}
     for one in found:
         pages[one.page] = (*pages.get(one.page, ()), one.table)
@@ -161,15 +162,19 @@ def _beside(path: Path, media: MediaType) -> Truth | None:
     try:
         truth = _read(known, media)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        why = _first_of(error)
     except (OSError, ValueError) as error:  # of an encoding, too
         why = str(error)
     else:
         if truth.captions if media.is_video else truth.pages or truth.documents:
             return truth
         why = f"it has no {'captions' if media.is_video else 'pages'}."
-    raise TruthError(f"'{known}' is not a truth that can be read: {why}")
+    raise TruthError(known, why)
+
+
+def _first_of(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _read(known: Path, media: MediaType) -> Truth:

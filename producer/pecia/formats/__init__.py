@@ -149,5 +149,5 @@ def check(form: Format, kind: type[object]) -> None:
     if issubclass(kind, Bundle | BundledDocument):
         forms.append(Format.FHIR)
     if form not in forms:
-        what = "Captions of a video" if kind is Captions else "A document"
-        raise InvalidFormatError(f"{what} cannot be had as {form}: take one of {', '.join(forms)}.")
+        what = "A captioned video" if kind is Captions else "A document"
+        raise InvalidFormatError(f"{what} has no form {form}: take one of {', '.join(forms)}.")

@@ -11,8 +11,7 @@ from uuid import UUID
 from redis import RedisError
 from redis.asyncio.client import PubSub
 
-from pecia.aio.connections import AsyncConnections
-from pecia.aio.publishing import AsyncPublisher
+from pecia.aio.connections import AsyncConnections, AsyncPublisher
 from pecia.errors import SubmitError
 from pecia.gateway.openai.statements import Requests, check_open
 from pecia.handles import Accepted

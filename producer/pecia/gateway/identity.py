@@ -28,7 +28,7 @@ from pecia.gateway.announcements import GatewayConnections
 from pecia.gateway.bounds import Body, KeyLimits, Places, Spool
 from pecia.gateway.problems import ProblemError, busy, too_many
 from pecia.gateway.sharing import SharedCounts, SharedRate, Taken
-from pecia.handles import JobView
+from pecia.handles import JobView, existing_view
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.settings.worker import GatewaySettings
 from pecia_schemas.states import Lane
@@ -95,9 +95,7 @@ class TenantClient(AsyncClient):
     async def job(self, job_id: UUID | str, task: Any = None) -> AsyncJob[Any]:
         """Return the job of this id."""
         identifier = arguments.id_of(job_id)
-        view = arguments.found(
-            identifier, {identifier: await self._looks.view(self._tenant, identifier)}, task
-        )
+        view = existing_view(identifier, {identifier: await self._looks.view(self._tenant, identifier)}, task)
         return AsyncJob(self._open, view, created=False)
 
 

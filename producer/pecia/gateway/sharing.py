@@ -22,7 +22,7 @@ from redis import RedisError
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 
-from pecia.aio.publishing import AsyncPublisher
+from pecia.aio.connections import AsyncPublisher
 from pecia_schemas.threads import end
 
 log = logging.getLogger(__name__)

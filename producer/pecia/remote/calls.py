@@ -108,7 +108,7 @@ def http_options(settings: ClientSettings) -> dict[str, Any]:
     }
 
 
-class Missing:
+class NotOffered:
     """What a gateway does not offer: the first call says so."""
 
     def __init__(self, what: str) -> None:

@@ -238,7 +238,7 @@ def _pages(
     if job_ids:
         wanted["jobs.id = ANY(CAST(:job_ids AS uuid[]))"] = {"job_ids": list(job_ids)}
     rows = connection.execute(
-        query.format(wanted=store.sql(wanted)), store.given(wanted, **values)
+        query.format(wanted=store.where(wanted)), store.parameters(wanted, **values)
     ).mappings()
     return [
         ReviewPage.model_validate(

@@ -20,7 +20,7 @@ from pecia import arguments, errors, submission, waiting
 from pecia.aio.client import AsyncClient
 from pecia.aio.remote import AsyncPolling
 from pecia.client import Client
-from pecia.handles import Accepted, JobHandle, JobView
+from pecia.handles import Accepted, JobHandle, JobView, existing_view
 from pecia.records import Batch, Counts, LaneLoad, Listing, PartOutcome
 from pecia.remote.connections import Polling
 from pecia.submission import NewJob, Outcomes, Prepared
@@ -346,7 +346,7 @@ class _Store:
     def retry(self, job_id: UUID, parts: Collection[UUID] | None = None) -> list[Any]:
         if parts is not None:
             raise NotFakedError
-        arguments.check_retry(job_id, arguments.found(job_id, self.views([job_id])).state)
+        arguments.check_retry(job_id, existing_view(job_id, self.views([job_id])).state)
         self._jobs[job_id].reopen(self._actor)
         self._fleet._unfinished.append(self._jobs[job_id])
         return []

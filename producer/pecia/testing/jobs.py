@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
-from types import MappingProxyType
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -120,7 +119,7 @@ class FakeJob:
             expires=moment(options.expires, "expires"),
             client=options.client,
         )
-        self._view = view_of(new, MappingProxyType(row["metadata"]), now())
+        self._view = view_of(new, now())
         run_at = self.submitted.not_before or now()
         self.parts = [FakePart(id=row["part"], stage=row["stage"], run_at=run_at)]
         self.open = list(self.parts)

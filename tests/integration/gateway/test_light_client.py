@@ -15,7 +15,8 @@ from packaging.requirements import Requirement
 from pydantic import SecretStr
 
 from pecia import ReadDocument
-from pecia.remote import stores
+from pecia.remote import connections
+from pecia.remote.connections import RemoteConnections
 from pecia_schemas.settings import ClientSettings
 from tests.shared.command import ran
 from tests.shared.gateways import Gateway
@@ -139,16 +140,16 @@ class Scripted(httpx2.BaseTransport):
         self.sent.append(request.url)
         return self.answer(len(self.sent))
 
-    def gateway(self) -> stores.Gateway:
+    def gateway(self) -> RemoteConnections:
         settings = ClientSettings(gateway_url="https://gateway.example", api_key=SecretStr("key"))
-        gateway = stores.Gateway(settings)
-        gateway._http = httpx2.Client(transport=self, base_url="https://gateway.example/v1")
+        gateway = RemoteConnections(settings)
+        gateway._gateway._http = httpx2.Client(transport=self, base_url="https://gateway.example/v1")
         return gateway
 
 
 def test_a_call_that_must_not_run_twice_waits_for_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(stores, "sleep", slept.append)
+    monkeypatch.setattr(connections, "sleep", slept.append)
     limited = {"code": "rate", "detail": "This key makes too many requests a second."}
     headers = {"content-type": "application/problem+json", "retry-after": "3"}
     scripted = Scripted(
@@ -159,12 +160,12 @@ def test_a_call_that_must_not_run_twice_waits_for_its_rate(monkeypatch: pytest.M
         )
     )
     jobs = [uuid4() for _ in range(3)]
-    assert stores.RemoteTransitions(scripted.gateway()).cancel(jobs, None) == jobs
+    assert scripted.gateway().transitions.cancel(jobs, None) == jobs
     assert slept == [3]
 
 
 def test_what_is_looked_up_fits_into_an_address_that_proxies_take() -> None:
     scripted = Scripted(lambda _: httpx2.Response(200, json={"jobs": []}))
-    stores.RemoteStore(scripted.gateway()).views([uuid4() for _ in range(500)])
+    scripted.gateway().store.views([uuid4() for _ in range(500)])
     assert sum(str(url).count("id=") for url in scripted.sent) == 500
     assert max(len(url.raw_path) for url in scripted.sent) < 8_000
