@@ -1,4 +1,4 @@
-"""Pecia's client: hand documents to a fleet of readers, and get their text.
+"""Pecia's client: submit documents to a fleet that reads them, and get their text.
 
 The public names stand in `__init__.pyi`. They are imported when they are first used, so that `import pecia` costs next
 to nothing.

@@ -176,7 +176,7 @@ def test_a_document_that_another_job_holds_is_told_of(
 ) -> None:
     client.submit(ReadDocument(picture()))
     told = pecia("purge", "--job", job.id, "--yes")
-    assert "1 of them hold documents that other jobs were given too" in told.stdout
+    assert "1 of them share their document with other jobs" in told.stdout
 
 
 def test_an_erased_job_says_so_wherever_it_is_shown(pecia: Pecia, job: Job[Any]) -> None:

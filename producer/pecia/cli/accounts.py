@@ -1,4 +1,4 @@
-"""`pecia env`, `access`, `usage`, `audit` and `purge`: who reaches the fleet, usage, and erasure."""
+"""`pecia env`, `access`, `usage`, `audit` and `purge`: connection variables, gateway keys, usage, audit and erasure."""
 
 import json
 import shlex
@@ -23,7 +23,7 @@ _HEADINGS = ("id", "tenant", "name", "state", "may", "lanes", "pages a day", "in
 
 
 def variables_of(settings: ClientSettings) -> dict[str, str]:
-    """Return the variables that name a fleet's stores."""
+    """Return the environment variables with the addresses of a fleet's stores."""
     return {
         "PECIA_DATABASE_URL": settings.database_url.get_secret_value(),
         "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
@@ -37,8 +37,8 @@ def env(
 ) -> None:
     """Print the variables that other programs need to reach this fleet, such as `celery -A pecia_workers.app`.
 
-    They hold the stores' passwords: let a shell read them, not a log. With several fleets on this machine, `--home`
-    before the verb, or PECIA_HOME, chooses.
+    They contain the stores' passwords: pass them to a shell, never to a log. With several fleets on this machine,
+    select one by `--home` before the verb, or by PECIA_HOME.
 
     Example: `eval "$(pecia env)"`
     """
@@ -55,21 +55,21 @@ access = typer.Typer(no_args_is_help=True)
 
 @access.command("create")
 def create(
-    name: Annotated[str, Argument(help="What it is called: the person or program that uses it.")],
+    name: Annotated[str, Argument(help="Name of the key: the person or program that uses it.")],
     *,
-    tenant: Annotated[str, Option(help="Whose jobs it sees, and no others.")],
+    tenant: Annotated[str, Option(help="The only tenant whose jobs the key can see.")],
     scope: Annotated[
-        list[Scope] | None, Option(help="What it may; may be repeated. Default: submit and read.")
+        list[Scope] | None, Option(help="A permission of the key; may be repeated. Default: submit and read.")
     ] = None,
     lane: Annotated[
-        list[Lane] | None, Option(help="Into which it may submit; may be repeated. Default: all.")
+        list[Lane] | None, Option(help="A lane the key may submit to; may be repeated. Default: all.")
     ] = None,
     pages_per_day: Annotated[int | None, Option(min=1, help="Most pages in 24 hours.")] = None,
-    pages_in_flight: Annotated[int | None, Option(min=1, help="Most pages that wait or are read.")] = None,
-    expires: Annotated[str | None, Option(metavar="WHEN", help="When it ends: 30d or a date.")] = None,
+    pages_in_flight: Annotated[int | None, Option(min=1, help="Most pages queued or being read.")] = None,
+    expires: Annotated[str | None, Option(metavar="WHEN", help="Expiry: 30d or a date.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Make a key. It is printed now and never again: hand it to its user.
+    """Make a key. It is printed only this once: give it to its user.
 
     Example: `pecia access create intake --tenant north-clinic --scope submit --scope read --pages-per-day 10000`
     """
@@ -88,14 +88,14 @@ def create(
 
 @access.command("rotate")
 def rotate(
-    key: Annotated[UUID, Argument(metavar="KEY", help="Its id, as `pecia access list` shows it.")],
+    key: Annotated[UUID, Argument(metavar="KEY", help="Id of the key, as `pecia access list` shows it.")],
     *,
     overlap: Annotated[
-        str, Option(metavar="SPAN", help="How long the former key still opens: 0s, 30m, 24h or 7d.")
+        str, Option(metavar="SPAN", help="How long the former key stays valid: 0s, 30m, 24h or 7d.")
     ] = "7d",
     as_json: output.AsJson = False,
 ) -> None:
-    """Make a key with the same rights, and have the former one end after the overlap. The new one is printed now only.
+    """Make a key with the same rights. The former key ends after the overlap. The new key is printed only this once.
 
     Example: `pecia access rotate 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --overlap 7d`
     """
@@ -119,7 +119,7 @@ def list_keys(
     tenant: Annotated[str | None, Option(help="Only this tenant's.")] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show the keys there are, those that ended too, and how much of its limits each has taken.
+    """Show all keys, including ended ones, and how much of its limits each has used.
 
     Example: `pecia access list --tenant north-clinic`
     """
@@ -141,9 +141,11 @@ def list_keys(
 
 @access.command("revoke")
 def revoke(
-    keys: Annotated[list[UUID], Argument(metavar="KEY...", help="Ids, as `pecia access list` shows them.")],
+    keys: Annotated[
+        list[UUID], Argument(metavar="KEY...", help="Key ids, as `pecia access list` shows them.")
+    ],
 ) -> None:
-    """End keys. Within seconds they open nothing; jobs that they submitted go on.
+    """Revoke keys. Within seconds the gateway refuses them; jobs that they submitted continue.
 
     Example: `pecia access revoke 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -153,24 +155,24 @@ def revoke(
 
 
 _FATES = {
-    DocumentFate.SHARED: "hold documents that other jobs were given too: those stay until these are purged",
-    DocumentFate.PENDING: "have documents that the payload store did not let go of yet: upkeep removes them",
+    DocumentFate.SHARED: "share their document with other jobs: it stays until those are purged too",
+    DocumentFate.PENDING: "have a document that the payload store could not delete yet: upkeep deletes it",
 }
 
-_Jobs = Annotated[list[UUID] | None, Option(metavar="ID", help="This job; may be repeated.")]
-_AsJson = Annotated[bool, Option("--json", help="Print one JSON object for each line.")]
+_Jobs = Annotated[list[UUID] | None, Option(metavar="ID", help="Only this job; may be repeated.")]
+_AsJson = Annotated[bool, Option("--json", help="Print JSON, one object on a line.")]
 
 
 def purge(
     *,
     job: _Jobs = None,
     before: Annotated[
-        str | None, Option(metavar="WHEN", help="Only jobs submitted before: a date, or 7d for so long ago.")
+        str | None, Option(metavar="WHEN", help="Only jobs submitted before: a date, or 7d for 7 days ago.")
     ] = None,
     metadata: values.OnlyWith = None,
-    reason: Annotated[str | None, Option(help="Kept with the record: nothing of a document.")] = None,
+    reason: Annotated[str | None, Option(help="For the audit log; no document content.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be erased.")] = False,
-    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: _AsJson = False,
 ) -> None:
     """Erase documents, results, metadata and callbacks of jobs at once and for good; running ones are cancelled.
@@ -235,7 +237,7 @@ _COLUMNS = (
     *("engine s", "queue s p50/p95", "first token s p50/p95"),
 )
 _SPARE = ("first token s p50/p95", "image", "saved", "segments", "cached", "wasted", "reused", "parts")
-"""Columns that a narrow terminal goes without, the first one first."""
+"""Columns that are left out on a narrow terminal, the first one first."""
 
 
 def usage(
@@ -245,13 +247,11 @@ def usage(
     ] = "7d",
     by: Annotated[
         str | None,
-        Option(
-            metavar="NAME", help="One row each: document_type, kind, lane, engine, tenant or metadata:KEY."
-        ),
+        Option(metavar="NAME", help="Group by document_type, kind, lane, engine, tenant or metadata:KEY."),
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the usage in tokens and seconds, discarded attempts included.
+    """Show the usage in tokens and seconds, including discarded attempts.
 
     Example: `pecia usage --since 7d --by document_type`
     """

@@ -1,4 +1,4 @@
-"""The command line: it loads the called verb, and no other."""
+"""The `pecia` command line. It loads only the module of the called verb."""
 
 import os
 import re
@@ -14,48 +14,48 @@ from typer.exceptions import TyperException
 from pecia_schemas.installing import install_command
 
 _OTHERS: Final = "pecia.commands"
-"""The group of entry points by which other distributions add verbs."""
+"""Entry point group by which other distributions add verbs."""
 
 PANELS: Final = {
     "Documents": {
         "read": "Read documents: pictures, TIFF, PDF, DICOM. Prints the jobs' ids, or with --wait their text.",
         "caption": "Describe videos, segment by segment and in a summary. Prints the jobs' ids, or with "
         "--wait the captions.",
-        "sample": "Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.",
-        "backfill": "Read all documents below a prefix, in the bulk lane. Repeat it as you like: no "
-        "document is submitted twice.",
+        "sample": "Write synthetic medical documents for trials: a PDF of some pages, pictures, a damaged file.",
+        "backfill": "Read all documents below a prefix, in the bulk lane. Repeating the command submits "
+        "no document twice.",
         "watch-folder": "Read each document that is put into a folder, once, until Ctrl-C or SIGTERM.",
         "result": "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, "
         "subtitles.",
         "export": "Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.",
-        "eval": "Read files whose content is known, and show by kind of page how much is right.",
-        "review": "Correct doubts beside the pages' pictures, in a browser on this machine, until "
+        "eval": "Read files whose content is known, and show the accuracy by kind of page.",
+        "review": "Correct doubtful values beside the pages' pictures, in a browser on this machine, until "
         "SIGTERM or Ctrl-C.",
-        "certify": "Say from reviewed pages how often accepted values are wrong, by type of document, with bounds "
-        "that hold.",
+        "certify": "Estimate from reviewed pages how often accepted values are wrong, by type of document, with "
+        "confidence bounds.",
         "purge": "Erase documents, results, metadata and callbacks of jobs at once and for good; running ones are "
         "cancelled.",
         "audit": "Show who read and erased results, newest first.",
     },
     "Jobs": {
         "list": "Show jobs, newest first, or pages that a person should look at.",
-        "status": "Show where jobs are; of one job also its parts, and where their time went.",
-        "watch": "Show jobs live until they are over, or Ctrl-C.",
-        "wait": "Wait until jobs are over. Exits with 0 only if all of them succeeded completely.",
-        "cancel": "End jobs now. Those that are over stay as they are.",
-        "retry": "Run the failed and cancelled parts of ended jobs again. Read pages stay.",
-        "dead": "Parts that the fleet has given up though their documents may be fine: see them, try them again.",
-        "webhook": "Receivers that are notified of all jobs: register and test them, list and replay deliveries.",
+        "status": "Show the states of jobs. For a single job, also show its parts and where their time went.",
+        "watch": "Show jobs live until all of them have ended, or Ctrl-C.",
+        "wait": "Wait until jobs have ended. Exits with 0 only if all of them succeeded completely.",
+        "cancel": "Cancel jobs now. Jobs that have ended stay as they are.",
+        "retry": "Run the failed and cancelled parts of ended jobs again. Pages that were read are kept.",
+        "dead": "List and retry parts that the fleet gave up although their documents may be fine.",
+        "webhook": "Register and test receivers that are notified of all jobs; list and replay deliveries.",
     },
     "Fleet": {
         "up": "Run a fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.",
         "demo": "Read a set of medical documents on a throw-away fleet and check every result. Exit 0 only if all "
         "is well.",
-        "doctor": "Check the stores and who is on duty. Exit 4 if something is unavailable, 1 if the stores differ.",
+        "doctor": "Check the stores and which workers run. Exit 4 if something is unavailable, 1 if the stores differ.",
         "env": "Print the variables that other programs need to reach this fleet, such as `celery -A "
         "pecia_workers.app`.",
         "usage": "Show the usage in tokens and seconds, discarded attempts included.",
-        "worker": "Run one process of the fleet until SIGTERM or Ctrl-C; it finishes what it has begun.",
+        "worker": "Run one process of the fleet until SIGTERM or Ctrl-C; it finishes the work that it has begun.",
         "flower": "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
         "gateway": "Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.",
         "mcp": "Serve tools to a language model on standard input and output: submit, status, pages, fields, search.",
@@ -64,20 +64,20 @@ PANELS: Final = {
     "Planning": {
         "plan": "Work out how many GPUs read a load in time, and their cost, by simulating one of them.",
         "engine": "Plan which model a GPU can run, check that it reads, and find its sizes.",
-        "simulate": "Run the worker's own admission policies over a simulated engine, in seconds: who waits, and "
-        "how full it is.",
+        "simulate": "Run the worker's admission policies over a simulated engine; show the waiting times and "
+        "the engine's use.",
         "experiment": "Send the same pages in batches of each size, after each wait, and compare latency, tokens "
         "and use.",
     },
     "Keys": {
-        "access": "Keys of the gateway: make, list, rotate and revoke them.",
-        "keys": "Make encryption keys, and bring what is stored under the current one.",
+        "access": "Make, list, rotate and revoke keys of the gateway.",
+        "keys": "Make encryption keys, and encrypt stored data again under the current one.",
     },
 }
-"""What Pecia's own verbs do, by name, in the panels and in the order of `pecia --help`."""
+"""Pecia's own verbs with their help lines, in the panels and in the order of `pecia --help`."""
 
 OWN: Final = {name: does for panel in PANELS.values() for name, does in panel.items()}
-"""The same, by name alone."""
+"""Help lines of the same verbs by name, without panels."""
 
 _MODULES: Final = {
     "pecia.cli.accounts": ("env", "access", "purge", "audit", "usage"),
@@ -102,9 +102,9 @@ _MODULES: Final = {
     "pecia_workers.commands.up": ("sample", "up"),
     "pecia_workers.commands.worker": ("worker", "flower"),
 }
-"""The modules of their functions, and of the groups of their own verbs."""
+"""Modules that define the verbs' functions or command groups."""
 _CALLED: Final = {"eval": "evaluate", "list": "list_jobs", "watch-folder": "watch_folder"}
-"""Functions that do not have the verb's name."""
+"""Function names that differ from their verb's name."""
 _WHERE: Final = {
     name: f"{module}:{_CALLED.get(name, name)}" for module, names in _MODULES.items() for name in names
 }
@@ -131,10 +131,10 @@ _HOME = re.compile(r"--home\b")
 
 
 class Verbs(TyperGroup):
-    """All verbs. They are listed and completed by the table; only the called one is loaded."""
+    """The group of all verbs. It lists and completes verbs from the table and loads only the called one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options before the verb. Typer has pydantic, slow to load, check all but a flag's true or false."""
+        """Parse the options before the verb. Typer loads pydantic, which is slow, to check any value but a flag's."""
         known = self.params
         self.params = [option for option in known if option.name != "home" or _HOME.match(" ".join(args))]
         for option in self.get_params(ctx):
@@ -150,7 +150,7 @@ class Verbs(TyperGroup):
         return [*OWN, *others()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Return the command of a verb, None if there is none."""
+        """Return the command of a verb, or None if no such verb exists."""
         if cmd_name not in self.commands:
             where = _WHERE.get(cmd_name)
             point = EntryPoint(cmd_name, where, _OTHERS) if where else others().get(cmd_name)
@@ -159,7 +159,7 @@ class Verbs(TyperGroup):
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command the arguments name, and say which one may be meant if there is none."""
+        """Return the command that the arguments name. An unknown name raises an error that suggests a similar one."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             near = get_close_matches(args[0], self.list_commands(ctx), n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
@@ -167,7 +167,7 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Write what each verb does, panel by panel."""
+        """Write each verb's help line, panel by panel."""
         panels = PANELS | {"Others": _what_others_do()}
         width = max(len(name) for panel in panels.values() for name in panel)
         for title, panel in panels.items():
@@ -176,20 +176,20 @@ class Verbs(TyperGroup):
                     formatter.write_dl([(f"{name:{width}}", does) for name, does in panel.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return the verbs and options that begin so."""
+        """Return the verbs and options that begin with the typed text."""
         listed = [TyperCommand(name, help=does) for name, does in (OWN | _what_others_do()).items()]
         group = TyperGroup(commands=listed, params=self.params)
         return group.shell_complete(typer.Context(group, parent=ctx), incomplete)
 
 
 class UnknownVerbError(TyperException):
-    """There is no such command."""
+    """The command line names no known verb."""
 
     exit_code = 2
 
 
 def _command(point: EntryPoint) -> Any:
-    """Return a verb's command; if it cannot be imported, a command that says what to install."""
+    """Return a verb's command. If its import fails, return a command that reports what to install."""
     made, name = typer.Typer(), point.name
     try:
         found = point.load()
@@ -228,16 +228,16 @@ def root(
     context: typer.Context,
     *,
     home: Annotated[
-        str, Option(metavar="DIR", help="Home of the fleet that is meant, if several run on this machine.")
+        str, Option(metavar="DIR", help="Home of the fleet to use, if several run on this machine.")
     ] = "",
     show_version: Annotated[bool, Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
-    """Hand documents to a fleet of readers, and get their text.
+    """Submit documents to a fleet that reads them, and get their text.
 
     Exit codes: 0 done, 1 a job failed, 2 usage or settings, 3 timeout, 4 something is unavailable.
     """
     if home:
-        os.environ["PECIA_HOME"] = home  # where every verb's settings look, whichever package it is of
+        os.environ["PECIA_HOME"] = home  # every verb's settings read it, in every package
     if show_version:
         typer.echo(f"pecia {version('pecia')}")
     elif context.invoked_subcommand is None:

@@ -1,4 +1,4 @@
-"""`pecia watch-folder s3://bucket/prefix`: each version of an object is read once; objects stay where they are."""
+"""`pecia watch-folder s3://bucket/prefix`: reads each version of an object once and leaves the objects in place."""
 
 import hashlib
 import json
@@ -29,17 +29,17 @@ _IN_FLIGHT: Final = 200
 _JOURNAL: Final = ".pecia"
 
 Report = Callable[[str, AnyJob | None, str | None, Failure | str | None], None]
-"""Reports a document that has ended: its name, its job, where its result is, and why it failed."""
+"""Reports an ended document: its name, its job, the place of its result, and the reason of a failure."""
 
 
 @dataclass(slots=True)
 class BucketWatch:
-    """Reads the objects below a prefix. An empty object in the journal, `.pecia/`, marks each version that is over."""
+    """Reads the objects below a prefix. An empty object in the journal, `.pecia/`, marks each version that ended."""
 
     client: Client
     task: ReadPages[Any]
     options: Mapping[str, Any]
-    """Of each submit."""
+    """Options of each submit."""
     where: str
     out: str
     failed: str
@@ -48,11 +48,11 @@ class BucketWatch:
     keys: Keyring
     report: Report
     waiting: bool = True
-    """Whether more objects are there than are read at a time."""
+    """Whether more objects wait than may be read at a time."""
     jobs: dict[str, AnyJob] = field(default_factory=dict)
-    """Of the objects that are read, by their names below the prefix."""
+    """Jobs of the objects that are being read, by their names below the prefix."""
     _marks: dict[str, str] = field(default_factory=dict)
-    """Of the same objects: each the name of its version in the journal."""
+    """The journal names of the versions of the same objects."""
     _over: set[str] = field(default_factory=set)
     _journal: Place = field(init=False)
     _out: Place = field(init=False)
@@ -69,17 +69,17 @@ class BucketWatch:
 
     @property
     def is_busy(self) -> bool:
-        """Whether objects are read, or more than are read at a time."""
+        """Whether objects are being read or wait for it."""
         return self.waiting or bool(self.jobs)
 
     def open_entries(self) -> list[str]:
-        """Return the names of the objects that are not over."""
+        """Return the names of the objects that have not ended."""
         return list(self.jobs)
 
     def search(self) -> None:
         """List the objects once, and submit those whose version is new. Raises `PeciaError`."""
         fresh: dict[str, Found] = {}
-        waiting, self.waiting = False, True  # until all that is new is submitted
+        waiting, self.waiting = False, True  # until all new objects are submitted
         for found in documents_below(self.where):
             name = found.name.removeprefix(self.where).lstrip("/")
             mark = self._mark(found)
@@ -104,7 +104,7 @@ class BucketWatch:
         )
 
     def _mark(self, found: Found) -> str:
-        """Return what names a version, read like this; under an encryption key it cannot be guessed without it."""
+        """Return the journal name of a version and its options. Without the encryption key it cannot be guessed."""
         parts = [found.name, found.version, task_to_json(self.task), self.form]
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         return self.keys.name_of(digest, self.keys.current)
@@ -134,7 +134,7 @@ class BucketWatch:
             self._close(names[number], None, None, str(why))
 
     def settle(self) -> None:
-        """Write the results of jobs that are over. Raises `OSError`, `PeciaError`; the next call goes on."""
+        """Write the results of ended jobs. Raises `OSError`, `PeciaError`; the next call continues where it stopped."""
         if not self.jobs:
             return
         try:

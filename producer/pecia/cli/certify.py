@@ -21,12 +21,12 @@ from pecia_schemas.settings import ClientSettings
 
 _UNNAMED = "document"
 
-Seed = Annotated[int, Option(help="Of the sample: the same seed draws the same pages.")]
+Seed = Annotated[int, Option(help="Random seed of the sample: the same seed draws the same pages.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewed:
-    """Options that say which jobs' pages are reviewed."""
+    """Options that select the jobs whose pages are reviewed."""
 
     job: Annotated[
         list[UUID] | None,
@@ -40,7 +40,7 @@ class Reviewed:
 
     @property
     def listing(self) -> Listing:
-        """The jobs that are meant, of all or of those that `--job` names."""
+        """The selected jobs, out of all jobs or of those that `--job` names."""
         listing = arguments.listing(
             {"metadata": values.metadata(self.metadata), "since": values.moment(self.since)}
         )
@@ -53,21 +53,21 @@ class Reviewed:
 @values.grouped
 def certify(
     *,
-    sample: Annotated[int, Option(min=1, metavar="N", help="How many pages are drawn.")] = 300,
+    sample: Annotated[int, Option(min=1, metavar="N", help="Number of pages to draw.")] = 300,
     seed: Seed = 0,
     everything: Annotated[
-        bool, Option("--all", help="Draw from all pages that were read. Review the same ones before.")
+        bool, Option("--all", help="Draw from all pages that were read. Review the drawn pages first.")
     ] = False,
     bound: Annotated[
-        float, Option(min=0, max=1, help="Find the confidence from which on fewer values are wrong.")
+        float, Option(min=0, max=1, help="Find the confidence above which fewer values are wrong.")
     ] = 0.01,
     reviewed: Reviewed,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each type.")] = False,
 ) -> None:
-    """Say from reviewed pages how often accepted values are wrong, by type of document, with bounds that hold.
+    """Estimate from reviewed pages how often accepted values are wrong, by type of document, with confidence bounds.
 
-    Pages are drawn at random, by the seed, from those that were checked completely (`w` in `pecia review`); with
-    --all from all that were read, and then each drawn page must have been checked.
+    Pages are drawn at random, by the seed, from those that were checked completely (`w` in `pecia review`). With --all
+    they are drawn from all pages that were read, and each drawn page must have been checked.
 
     Example: `pecia certify --all --sample 200 --seed 7`
     """
@@ -78,7 +78,7 @@ def certify(
         )
         if left := sum(not page.checked for page in drawn):
             endings.complain(
-                f"{left:,} of the pages that are drawn were not checked completely yet: "
+                f"{left:,} of the drawn pages are not checked completely yet: "
                 f"`pecia review --sample {sample} --seed {seed}` shows them."
             )
             raise typer.Exit(Ending.FAILED)
@@ -101,7 +101,7 @@ def certify(
 
 
 def client_settings() -> ClientSettings:
-    """Return how the stores are reached. Raises `ConfigurationError` if that is by a gateway."""
+    """Return the settings of the stores. Raises `ConfigurationError` if they reach the fleet by a gateway."""
     settings = resolve()
     refuse_gateway(settings)
     return settings

@@ -1,4 +1,4 @@
-"""`pecia eval`: how well a fleet reads and captions what is known."""
+"""`pecia eval`: measures how well a fleet reads and captions files whose content is known."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -69,40 +69,40 @@ def evaluate(
             metavar="DIR",
             exists=True,
             file_okay=False,
-            help="Files with their truth beside them: NAME.txt, NAME.json or NAME.csv; PDFs hold it themselves.",
+            help="Files with the true content beside them: NAME.txt, NAME.json or NAME.csv; PDFs contain it.",
         ),
     ],
     *,
     engine: Annotated[
         str | None,
-        Option(help="Read with this engine on a throw-away fleet. Default: on the fleet that runs."),
+        Option(help="Read with this engine on a throw-away fleet. Default: use the running fleet."),
     ] = None,
     prefer: Annotated[
         Prefer | None,
         Option(
-            help="What PDFs are read from. Default: one without a truth beside it from its pixels, others as usual.",
+            help="Source of a PDF's text. Default: pixels for a PDF without a truth file beside it, auto for others.",
         ),
     ] = None,
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON object: by kind, and page by page.")
     ] = False,
     against: Annotated[
-        Path | None, existing_file(help="What --json printed earlier, to show what changed.")
+        Path | None, existing_file(help="Earlier --json output, to show what changed.")
     ] = None,
     of: Annotated[
         Path | None,
         existing_file(
-            help="What --json printed earlier: read nothing, and score those jobs as they are now, after a review."
+            help="Earlier --json output: read nothing, and score the current results of its jobs, as after a review."
         ),
     ] = None,
     timeout: values.Timeout = None,
 ) -> None:
-    """Read files whose content is known, and show by kind of page how much is right.
+    """Read files whose content is known, and show the accuracy by kind of page.
 
-    A PDF without a truth beside it is read from its pixels and compared with its own text: in the order in which its
-    layout is read (CER, order), and in the order in which the file has it (CER in file, order in file).
+    A PDF without a truth file beside it is read from its pixels and compared with its own text: in the reading order of
+    its layout (CER, order), and in the order of the file (CER in file, order in file).
 
-    Without a fleet that runs, one is started for it and thrown away.
+    If no fleet runs, the command starts one and removes it afterwards.
 
     Example: `pecia eval samples/ --json > today.json`
     """
@@ -142,7 +142,7 @@ def _exhibits(folder: Path) -> list[Exhibit]:
 
 @contextmanager
 def _client(engine: str | None) -> Iterator[Client]:
-    """Yield a client of the fleet that is set or runs here, or of one that is started for the block."""
+    """Yield a client of the configured or local fleet, or of a fleet that is started for the block."""
     client = None
     try:
         client = Client() if engine is None else None
@@ -159,11 +159,11 @@ def _client(engine: str | None) -> Iterator[Client]:
 
 
 def _earlier(file: Path | None, option: str) -> Report:
-    """Return what was found earlier; nothing without a file."""
+    """Return the earlier report, or an empty one without a file."""
     try:
         return Report.model_validate_json(file.read_bytes()) if file else Report()
     except ValidationError:
-        raise BadParameter(f"'{file}' is nothing that --json printed", param_hint=option) from None
+        raise BadParameter(f"'{file}' is not the output of --json", param_hint=option) from None
 
 
 def figures(
@@ -172,7 +172,7 @@ def figures(
     columns: Mapping[str, str] = _COLUMNS,
     width: int | None = None,
 ) -> str:
-    """Return a run's figures by kind of page, or of bundles, beside those of an earlier one where they differ."""
+    """Return a run's figures by kind of page, or of bundles, beside differing figures of an earlier run."""
     rows: list[list[str]] = []
     for kind, now in found.items():
         rows.append([kind])
