@@ -291,9 +291,9 @@ def test_dead_deliveries_are_shown_try_by_try_and_replayed(  # noqa: PLR0917  fi
         (dead,) = lines(webhook("deliveries", "--state", "dead", "--endpoint", endpoint, "--json"))
         assert dead["last_error"] == "http_500"
         assert "no room" in webhook("deliveries", dead["id"]).stdout
-        assert webhook("replay", "--all").stdout == "1 deliveries go out again.\n"
+        assert webhook("replay", "--all").stdout == "1 deliveries are sent again.\n"
         eventually(lambda: client.deliveries(state="delivered"))
-    assert webhook("replay", "--all").stdout == "0 deliveries go out again.\n"
+    assert webhook("replay", "--all").stdout == "0 deliveries are sent again.\n"
 
 
 def post(url: str, secret: str) -> int:

@@ -324,7 +324,7 @@ def test_a_job_without_result_is_left(pecia: Pecia, client: Client, job: Job[Doc
     ("arguments", "hint"),
     [
         (["--format", "text"], "add -o DIR"),
-        (["--format", "json", "--json"], "leave out --format"),
+        (["--format", "json", "--json"], "omit --format"),
         (["-o", "taken"], "name a folder"),
         (["--format", "srt", "-o", "out"], "text, markdown, html, csv, json, fields, hocr, pdf"),
         (["--format", "pdf", "--quality", "0", "-o", "out"], "greater than or equal to 1"),

@@ -98,7 +98,7 @@ def test_who_leaves_a_document_can_have_what_was_read_of_it(
     (job,) = fleet.submitted
     assert left.exit_code == 130
     assert left.stderr == (
-        f"pecia: '{scans[0]}' goes on: `pecia watch {job.id}` follows it, `pecia result {job.id}` gives what is read, "
+        f"pecia: '{scans[0]}' goes on: `pecia watch {job.id}` follows it, `pecia result {job.id}` prints what is read, "
         f"`pecia cancel {job.id}` ends it.\n"
     )
 

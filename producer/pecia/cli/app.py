@@ -54,7 +54,7 @@ PANELS: Final = {
         "doctor": "Check the stores and which workers run. Exit 4 if something is unavailable, 1 if the stores differ.",
         "env": "Print the variables that other programs need to reach this fleet, such as `celery -A "
         "pecia_workers.app`.",
-        "usage": "Show the usage in tokens and seconds, discarded attempts included.",
+        "usage": "Show the usage in tokens and seconds, including discarded attempts.",
         "worker": "Run one process of the fleet until SIGTERM or Ctrl-C; it finishes the work that it has begun.",
         "flower": "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
         "gateway": "Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.",

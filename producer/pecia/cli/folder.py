@@ -1,4 +1,4 @@
-"""`pecia watch-folder`: documents that are put into a folder are read, each once, and their results are saved."""
+"""`pecia watch-folder`: reads each document that is put into a folder, once, and saves its result."""
 
 import errno
 import os
@@ -47,17 +47,17 @@ from pecia_schemas.tasks import ReadDocument, ReadPages
 
 _TICK_S: Final = 0.5
 _RESCAN_S: Final = 30.0
-"""The folder is searched after so long even if the system announces no change, as for most network drives."""
+"""The folder is searched at this interval even if the system announces no change, as on most network drives."""
 _PAUSE_S: Final = 5.0
-"""After something was unavailable."""
+"""Pause after something was unavailable."""
 _IN_FLIGHT: Final = 200
-"""Documents that are read at a time: the others wait in the folder."""
+"""Documents that are read at a time; the others wait in the folder."""
 _TOO_LARGE: Final = "too_large"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderOptions:
-    """Which files are read, and where they and their results go."""
+    """Which files are read, and where the files and their results go."""
 
     out: Annotated[
         str | None,
@@ -65,22 +65,22 @@ class FolderOptions:
             "--out", metavar="DIR", help="Where results go. Default: beside their documents, in DIR/done."
         ),
     ] = None
-    form: Annotated[Format, Option("--format", help="Form of the results.")] = Format.TEXT
+    form: Annotated[Format, Option("--format", help="Format of the results.")] = Format.TEXT
     keep: Annotated[
         bool,
         Option(
             "--keep",
-            help="Leave documents where they are, with their results beside them; those that failed are copied. "
+            help="Leave documents where they are, results beside them; copy failed ones to DIR/failed. "
             "Default: they are moved to DIR/done and DIR/failed.",
         ),
     ] = False
     failed: Annotated[
         str | None,
-        Option(metavar="DIR", help="Where documents go that failed, with the reason. Default: DIR/failed."),
+        Option(metavar="DIR", help="Where failed documents go, with the reason. Default: DIR/failed."),
     ] = None
     recursive: Annotated[bool, Option("--recursive", help="Read documents in subfolders, too.")] = False
     settle: Annotated[
-        float, Option(metavar="SECONDS", min=0, help="Read a file once it has not changed for so long.")
+        float, Option(metavar="SECONDS", min=0, help="Read a file once it has not changed for this long.")
     ] = 2.0
     poll: Annotated[
         float | None,
@@ -90,16 +90,16 @@ class FolderOptions:
             help="Search the folder this often, for network drives. Default: when the system announces a change.",
         ),
     ] = None
-    once: Annotated[bool, Option("--once", help="Read the documents that are there now, then end.")] = False
+    once: Annotated[bool, Option("--once", help="Read the documents that are present now, then end.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where documents and their results are put."""
+    """Folders for documents and their results."""
 
     folder: Path
     done: Path | None
-    """None: documents stay."""
+    """None if documents stay where they are."""
     failed: Path
     out: Path
     form: Format
@@ -123,15 +123,15 @@ class Places:
         return {place.resolve() for place in others} - {self.folder.resolve()}
 
     def result(self, name: str) -> Path:
-        """Return the file for the result of a document that goes by this name."""
+        """Return the path of the result of a document with this name in the output folder."""
         return self.out / f"{name}{self.form.suffix}"
 
     def reason(self, name: str) -> Path:
-        """Return the file that says why a document failed."""
+        """Return the file that explains why a document failed."""
         return self.failed / f"{name}.error.txt"
 
     def is_free(self, name: str) -> bool:
-        """Return whether nothing of an earlier document has this name."""
+        """Return whether no file of an earlier document has this name."""
         documents = (self.done / name, self.failed / name) if self.done else ()
         return not any(os.path.lexists(place) for place in (*documents, self.result(name), self.reason(name)))
 
@@ -143,23 +143,23 @@ class Watch:
     client: Client
     task: ReadPages[Any]
     options: dict[str, Any]
-    """Of each submit."""
+    """Options of each submit."""
     places: Places
     journal: Journal
     stillness: Stillness
     recursive: bool
     report: Report
     waiting: bool = True
-    """Whether files are there that are not whole or not taken yet."""
+    """Whether files exist that are incomplete or not submitted yet."""
     jobs: dict[str, AnyJob] = field(default_factory=dict)
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to be done though the folder does not change."""
+        """Whether work remains even if the folder does not change."""
         return self.waiting or bool(self.open_entries())
 
     def open_entries(self) -> list[Entry]:
-        """Return the documents that are not over."""
+        """Return the documents that have not ended."""
         return [entry for entry in self.journal.entries.values() if not entry.kept]
 
     def search(self) -> None:
@@ -188,7 +188,7 @@ class Watch:
         self._submit([entry for entry in self.open_entries() if entry.name not in self.jobs])
 
     def _enter(self, whole: Mapping[str, inbox.Print]) -> None:
-        """Write new documents into the journal, each with its idempotency key and its name from now on."""
+        """Write new documents to the journal, each with its idempotency key and the name under which it is filed."""
         made: list[Entry] = []
         for name, print_ in whole.items():
             former, keeps = self.journal.entries.get(name), self.places.done is None
@@ -245,7 +245,7 @@ class Watch:
             self._refuse(entries[number], why)
 
     def _refuse(self, entry: Entry, error: SubmitError | AccessError) -> None:
-        """End a document that was not accepted. Raises what would refuse the others, too."""
+        """End a document that was refused. Raise the error if it would refuse the other documents too."""
         if isinstance(error, IdempotencyConflictError):  # submitted by a former run with other options
             self.jobs[entry.name] = self.client.job(error.existing_job_id)
         elif not (isinstance(error, InvalidSourceError) or getattr(error, "code", "") == _TOO_LARGE):
@@ -256,7 +256,7 @@ class Watch:
             self._fail(entry, None, str(error))
 
     def settle(self) -> None:
-        """Save the results of jobs that are over. Raises `OSError`, `PeciaError`; the next call goes on."""
+        """Save the results of ended jobs. Raises `OSError`, `PeciaError`; the next call continues where it stopped."""
         if not self.jobs:
             return
         try:
@@ -335,7 +335,7 @@ def _move(source: Path, target: Path) -> None:
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.with_name(f".{target.name}.part")
-    # Of the source: the reason was written beside the target.
+    # The source is missing or unreadable: the reason is already beside the target.
     with suppress(FileNotFoundError, PermissionError):
         shutil.copy2(source, scratch)
         scratch.replace(target)
@@ -343,7 +343,7 @@ def _copy(source: Path, target: Path) -> None:
 
 @contextmanager
 def _stopping() -> Iterator[Event]:
-    """Yield what SIGINT and SIGTERM set; a second signal interrupts."""
+    """Yield an event that SIGINT and SIGTERM set. A second signal raises `KeyboardInterrupt`."""
     stop = Event()
 
     def end(*_: object) -> None:
@@ -360,8 +360,8 @@ def _stopping() -> Iterator[Event]:
 
 
 def _announced(folder: Path, *, recursive: bool, stop: Event) -> Iterator[bool]:
-    """Yield again and again, with True if something in the folder has changed. Raises `typer.BadParameter`."""
-    from watchfiles import watch  # noqa: PLC0415  polling does without
+    """Yield regularly, True if something in the folder has changed. Raises `typer.BadParameter`."""
+    from watchfiles import watch  # noqa: PLC0415  polling does not need it
 
     yield True
     try:
@@ -377,7 +377,7 @@ def _announced(folder: Path, *, recursive: bool, stop: Event) -> Iterator[bool]:
             yield bool(changes)
     except (OSError, RuntimeError):  # such as no inotify watches being free
         raise BadParameter(
-            "the system does not announce changes of it: add --poll 5", param_hint="DIR"
+            "the system does not announce changes in this folder: add --poll 5", param_hint="DIR"
         ) from None
 
 
@@ -391,7 +391,7 @@ def _polled(seconds: float, stop: Event) -> Iterator[bool]:
 
 
 def _run(watch: Watch | BucketWatch, looks: Iterator[bool], *, polls: bool, once: bool) -> None:
-    """Search, submit and save until it is stopped, or with `once` until all is done."""
+    """Search, submit and save until a signal stops it, or with `once` until no work remains."""
     complained, searched, paused = "", 0.0, 0.0
     for changed in looks:
         now = time.monotonic()
@@ -409,19 +409,19 @@ def _run(watch: Watch | BucketWatch, looks: Iterator[bool], *, polls: bool, once
                 raise
             sentence = _trouble(error)
             if once and not isinstance(error, QueueFullError | AccessError):
-                raise UnavailableError(f"{sentence} The same command goes on where it was.") from None
+                raise UnavailableError(f"{sentence} Repeat the command to continue.") from None
             if sentence != complained:
-                endings.complain(f"{sentence} It is tried again.")
+                endings.complain(f"{sentence} Trying again.")
             complained, paused = sentence, now + _PAUSE_S
             continue
         if once and not watch.is_busy:
             return
     if count := len(watch.open_entries()):
-        endings.complain(f"{count:,} documents are not over: the next start saves their results.")
+        endings.complain(f"{count:,} documents have not ended: the next start saves their results.")
 
 
 def _trouble(error: Exception) -> str:
-    """Return what is in the way, and what to do."""
+    """Describe the error that blocks the watch, and what to do about it."""
     if not isinstance(error, OSError):
         return str(error)
     reason = os.strerror(error.errno) if error.errno else type(error).__name__
@@ -444,7 +444,7 @@ def _bucket_watch(where: str, places: FolderOptions, common: Mapping[str, Any]) 
 @values.grouped
 def watch_folder(
     where: Annotated[
-        str, Argument(metavar="DIR", help="A folder, or s3://bucket/prefix; what is put there is read.")
+        str, Argument(metavar="DIR", help="A folder or s3://bucket/prefix; documents put there are read.")
     ],
     *,
     priority: reading.Priority = Lane.NORMAL,
@@ -453,12 +453,12 @@ def watch_folder(
     jobs: reading.JobOptions,
     places: FolderOptions,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each document.")] = False,
-    quiet: Annotated[bool, Option("--quiet", help="Print nothing of a document, as for a log.")] = False,
+    quiet: Annotated[bool, Option("--quiet", help="Print no document names, for use with logs.")] = False,
 ) -> None:
     """Read each document that is put into a folder, once, until Ctrl-C or SIGTERM.
 
-    A file is read once it is whole. Then it and its result are in DIR/done; with --keep it stays where it is. What
-    fails is in DIR/failed, with the reason. Objects of a bucket stay; it is listed every 30 s, or --poll.
+    A file is read once it is complete. Then file and result move to DIR/done; with --keep they stay. Failed files move
+    to DIR/failed, with the reason. Objects of a bucket stay; the bucket is listed every 30 s, or --poll.
 
     Example: `pecia watch-folder inbox/ --recursive --format markdown`
     """
@@ -496,7 +496,7 @@ def watch_folder(
         else:
             folder = Path(where)
             if not folder.is_dir():
-                raise BadParameter(f"there is no folder '{folder}'", param_hint="DIR")
+                raise BadParameter(f"'{folder}' is not a folder", param_hint="DIR")
             watch = Watch(
                 places=Places.of(folder, places),
                 journal=stack.enter_context(Journal.open(folder)),
@@ -505,7 +505,7 @@ def watch_folder(
             )
             looks = _polled(poll, stop) if poll else _announced(folder, recursive=places.recursive, stop=stop)
         if not places.once:
-            endings.complain(f"watching {where}; Ctrl-C ends it.")
+            endings.complain(f"watching {where}; press Ctrl-C to end.")
         with unserved_reported(lambda: (job for job in list(watch.jobs.values()) if not job.done)):
             _run(watch, looks, polls=bool(poll), once=places.once)
     raise typer.Exit(ending if places.once else Ending.DONE)

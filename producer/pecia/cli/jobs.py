@@ -1,4 +1,4 @@
-"""`pecia status`, `wait`, `cancel`, `retry` and `list`: jobs by id, or all of them; `dead`: parts given up."""
+"""`pecia status`, `wait`, `cancel`, `retry` and `list` for jobs; `dead` for parts that the fleet gave up."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -30,12 +30,12 @@ AsJson = Annotated[bool, Option("--json", help="Print one JSON object for each j
 def status(
     ids: Annotated[
         list[str],
-        Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
+        Argument(metavar="ID", help="Job ids or their beginnings; - reads them from standard input."),
     ],
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show where jobs are; of one job also its parts, and where their time went.
+    """Show the states of jobs. For a single job, also show its parts and where their time went.
 
     The id of a part, from Flower or a log, shows its job. Example: `pecia status 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -61,17 +61,17 @@ def status(
 
 @dataclass
 class Course:
-    """Where the parts of a job are, and where their time went."""
+    """Numbers of a job's parts by state, and the seconds they spent in each step."""
 
     parts: dict[str, int]
-    """How many are in each state; the cutting of the document is none of them."""
+    """Number of parts in each state, without the ingest part that cuts the document."""
     queued_s: Percentiles | None
     seconds: dict[str, float]
-    """Sums over parts, which run side by side: all attempts that have ended."""
+    """Sums over all ended attempts of all parts. Parts run in parallel, so sums may exceed the job's duration."""
 
     @classmethod
     def of(cls, job: AnyJob) -> Self:
-        """Work it out of the job's events."""
+        """Compute the course from the job's events."""
         states, began, worked = dict[UUID, str](), dict[UUID, datetime](), defaultdict[UUID, float](float)
         with suppress(JobTimeoutError):
             for event in job.events(timeout=0):
@@ -98,7 +98,7 @@ class Course:
 
     @property
     def text(self) -> str:
-        """It in two lines."""
+        """The course as two lines of text."""
         states = ", ".join(f"{count:,} {state}" for state, count in self.parts.items() if count)
         queued = self.queued_s
         waits = f"waited {queued.p50:.1f} s each (95 of 100 less than {queued.p95:.1f} s), " if queued else ""
@@ -111,11 +111,11 @@ class Course:
 
 @grouped
 def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> None:
-    """Wait until jobs are over. Exits with 0 only if all of them succeeded completely.
+    """Wait until jobs have ended. Exits with 0 only if all of them succeeded completely.
 
     Example: `pecia wait 0190b3c8-7e1a-7c55 --timeout 60`, `pecia wait --batch ward-7`
     """
-    from pecia.cli.watching import follow  # noqa: PLC0415  brings a bar of progress, which no other verb here has
+    from pecia.cli.watching import follow  # noqa: PLC0415  loads the progress bar, which only this verb needs
 
     with endings.going_on(jobs.words), Client() as client:
         group = jobs.chosen(client)
@@ -134,10 +134,10 @@ def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> Non
 def cancel(
     *,
     jobs: Jobs,
-    reason: Annotated[str | None, Option(help="Kept with the jobs' events.")] = None,
+    reason: Annotated[str | None, Option(help="Reason to record with the jobs' events.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """End jobs now. Those that are over stay as they are.
+    """Cancel jobs now. Jobs that have ended stay as they are.
 
     Example: `pecia cancel 0190b3c8-7e1a-7c55 --reason "wrong file"`, `pecia cancel --batch ward-7 --state queued`
     """
@@ -155,7 +155,7 @@ def cancel(
             if as_json:
                 output.json_line(output.job_json(job, None))
             else:
-                read = f"; `pecia result {job.id}` gives what is read" if job.progress.done else ""
+                read = f"; `pecia result {job.id}` prints what is read" if job.progress.done else ""
                 became = (
                     f"{job.state}, {output.progress_text(job.progress)} read"
                     if ended
@@ -166,7 +166,7 @@ def cancel(
 
 @grouped
 def retry(*, jobs: Jobs, as_json: AsJson = False) -> None:
-    """Run the failed and cancelled parts of ended jobs again. Read pages stay.
+    """Run the failed and cancelled parts of ended jobs again. Pages that were read are kept.
 
     Example: `pecia retry 0190b3c8-7e1a-7c55`, `pecia retry --batch ward-7 --state failed`
     """
@@ -194,14 +194,14 @@ def list_jobs(
     kind: Annotated[str | None, Option(help="Only this kind of work, such as document.read.")] = None,
     metadata: Metadata = None,
     since: Annotated[
-        str | None, Option(metavar="WHEN", help="Submitted since: 30m, 2h, 7d or a date.")
+        str | None, Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
     ] = None,
-    limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, Option(min=1, help="Show at most this many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show jobs, newest first, or pages that a person should look at.
 
-    With --verdict review, bundles in which patients are in conflict come first.
+    With --verdict review, bundles with a patient conflict come first.
 
     Example: `pecia list --batch ward-7 --state failed`, `pecia list --verdict incomplete --verdict review`
     """
@@ -238,9 +238,9 @@ def _show(group: JobGroup[Any], *, as_json: bool, more: Mapping[str, Any] = Mapp
             typer.echo(f"{output.name_of(job)} waiting: {hints.pop(job.id)}")
 
 
-Code = Annotated[FailureCode | None, Option(help="Only those that failed with it, such as poisoned.")]
+Code = Annotated[FailureCode | None, Option(help="Only parts that failed with this code, such as poisoned.")]
 OfJob = Annotated[UUID | None, Option("--job", metavar="ID", help="Only parts of this job.")]
-Since = Annotated[str | None, Option(metavar="WHEN", help="Failed since: 30m, 2h, 7d or a date.")]
+Since = Annotated[str | None, Option(metavar="WHEN", help="Only parts failed since: 30m, 2h, 7d or a date.")]
 
 dead = typer.Typer(no_args_is_help=True)
 
@@ -251,10 +251,10 @@ def list_dead(
     job: OfJob = None,
     code: Code = None,
     since: Since = None,
-    limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, Option(min=1, help="Show at most this many.")] = 50,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object for each part.")] = False,
 ) -> None:
-    """Show parts that took their workers down, or failed in their last attempt; the latest first.
+    """Show parts that killed their workers, or failed in their last attempt; the latest first.
 
     Example: `pecia dead list --code poisoned`
     """
@@ -268,11 +268,11 @@ def list_dead(
 
 @dead.command("show")
 def show_dead(
-    part_id: Annotated[UUID, Argument(metavar="PART", help="Id of a part, in full.")],
+    part_id: Annotated[UUID, Argument(metavar="PART", help="Full id of a part.")],
     *,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show one of them: every attempt, the worker that made it, and how it ended.
+    """Show all attempts of one part, the workers that made them, and how each ended.
 
     Example: `pecia dead show 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -292,25 +292,23 @@ def show_dead(
 
 @dead.command("retry")
 def retry_dead(
-    part_ids: Annotated[
-        list[UUID] | None, Argument(metavar="[PART]...", help="Ids of parts, in full.")
-    ] = None,
+    part_ids: Annotated[list[UUID] | None, Argument(metavar="[PART]...", help="Full ids of parts.")] = None,
     *,
     everything: Annotated[
-        bool, Option("--all", help="All that `list` shows with the same options, of jobs that are over.")
+        bool, Option("--all", help="All parts that `list` shows with the same options, of ended jobs.")
     ] = False,
     job: OfJob = None,
     code: Code = None,
     since: Since = None,
 ) -> None:
-    """Run parts again, with all their attempts before them. Their jobs are reopened; read pages stay.
+    """Run parts again with the full number of attempts. Their jobs are reopened; pages that were read are kept.
 
-    A job that is still at work is refused: wait until it is over.
+    A job that has not ended is refused: wait until it has.
 
     Example: `pecia dead retry --all --code engine_error --since 2h`
     """
     if bool(part_ids) is everything:
-        raise BadParameter("name parts, or say --all", param_hint="PART")
+        raise BadParameter("name parts, or add --all", param_hint="PART")
     with Client() as client:
         found = client.dead_parts(job=job, code=code, since=values.moment(since)) if everything else ()
         chosen = part_ids or [part.id for part in found if part.job_state.is_terminal]

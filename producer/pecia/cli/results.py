@@ -1,4 +1,4 @@
-"""`pecia result` and `pecia export`: what jobs made, on standard output or as files."""
+"""`pecia result` and `pecia export`: results of jobs on standard output or in files."""
 
 import os
 import shutil
@@ -31,14 +31,16 @@ from pecia_schemas.results import BundledDocument, Document
 
 By = Annotated[
     bundles.By | None,
-    Option("--by", help="Write each document of a bundle to a file; by patient: in a folder for each."),
+    Option(
+        "--by", help="Write each document of a bundle to its own file; patient: in a folder for each patient."
+    ),
 ]
 Pattern = Annotated[
     str,
-    Option("--name", metavar="PATTERN", help="With --by: how files are called; also {patient}, {title}."),
+    Option("--name", metavar="PATTERN", help="With --by: pattern of file names; also {patient}, {title}."),
 ]
 WithConflicts = Annotated[
-    bool, Option("--with-conflicts", help="With --by: also documents whose patient is in conflict.")
+    bool, Option("--with-conflicts", help="With --by: include documents whose patient is in conflict.")
 ]
 
 
@@ -47,26 +49,28 @@ def export(
     *,
     to: Annotated[str, Option("--to", metavar="DIR", help="A folder, or s3://bucket/prefix.")],
     form: Annotated[
-        ExportFormat | None, Option("--format", help="Form of the files. Default: jsonl; with --by pdf.")
+        ExportFormat | None, Option("--format", help="Format of the files. Default: jsonl; with --by pdf.")
     ] = None,
     by: By = None,
     pattern: Pattern = bundles.PATTERN,
     with_conflicts: WithConflicts = False,
     tables: Annotated[
         bool,
-        Option("--tables", help="All cells of all tables as one file, tables.csv; or as --format parquet."),
+        Option(
+            "--tables", help="Write the cells of all tables to one file: tables.csv, or Parquet by --format."
+        ),
     ] = False,
     jobs: Filter,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the results of a batch, or of all jobs that a filter finds, to files with a manifest.
 
-    What was written by an earlier run to the same place is not written again: repeat it after a break, or for jobs
-    that were not over. Example: `pecia export --batch ward-7 --format parquet --to results/`
+    Results that an earlier run wrote to the same place are not written again: repeat the command after an interruption,
+    or when more jobs have ended. Example: `pecia export --batch ward-7 --format parquet --to results/`
     """
     which = jobs.which()
     if not which:
-        raise BadParameter("say which jobs: by it, --state, --verdict or --metadata", param_hint="--batch")
+        raise BadParameter("select jobs by --batch, --state, --verdict or --metadata", param_hint="--batch")
     layout = _layout(by, pattern, with_conflicts=with_conflicts)
     if tables:
         is_parquet = form in (ExportFormat.PARQUET, ExportFormat.TABLES_PARQUET)
@@ -77,7 +81,7 @@ def export(
                 to, format=form, layout=layout, progress=lambda far: shown(far.jobs), **which
             )
     except KeyboardInterrupt:
-        endings.complain("broken off: the same command goes on where it was.")
+        endings.complain("interrupted: repeat the command to continue where it stopped.")
         raise typer.Exit(Ending.INTERRUPTED) from None
     if as_json:
         output.json_line(done.model_dump())
@@ -86,17 +90,17 @@ def export(
             f"{done.written:,} results written, {done.before:,} written before, {done.empty:,} jobs without a result."
         )
     if done.open:
-        endings.complain(f"{done.open:,} jobs are not over: repeat the command when they are.")
+        endings.complain(f"{done.open:,} jobs have not ended: repeat the command when they have.")
     if done.held_back:
         endings.complain(
-            f"{done.held_back:,} documents are held back, their patient is in conflict, as manifest.json of their "
-            "bundle says. Review them and repeat the command, or add --with-conflicts."
+            f"{done.held_back:,} documents are held back, as their patient is in conflict: manifest.json of their "
+            "bundle names them. Review them and repeat the command, or add --with-conflicts."
         )
     raise typer.Exit(Ending.FAILED if done.open or done.empty or done.held_back else Ending.DONE)
 
 
 Form = Annotated[
-    Format | None, Option("--format", help="Form to write. Default: as FILE's suffix says, else text.")
+    Format | None, Option("--format", help="Output format. Default: by FILE's suffix, or else text.")
 ]
 Target = Annotated[
     str | None,
@@ -104,44 +108,44 @@ Target = Annotated[
         "--output",
         "-o",
         metavar="FILE|DIR",
-        help="Write it there. In a folder files are called as documents are.",
+        help="File or folder to write to. In a folder, files have their documents' names.",
     ),
 ]
-Force = Annotated[bool, Option("--force", help="Replace files that are there.")]
+Force = Annotated[bool, Option("--force", help="Replace existing files.")]
 Quality = Annotated[
-    int, Option(min=1, max=95, metavar="1-95", help="Of JPEG pictures in a PDF; less is smaller.")
+    int, Option(min=1, max=95, metavar="1-95", help="JPEG quality of pictures in a PDF; lower is smaller.")
 ]
 
 Stream = Annotated[
-    bool, Option("--stream", help="With --json: one object for each page, as soon as it is there.")
+    bool, Option("--stream", help="With --json: print one object for each page, as soon as it is read.")
 ]
-Original = Annotated[bool, Option("--original", help="As it was read, before anybody reviewed it.")]
+Original = Annotated[bool, Option("--original", help="Print the result as it was before any review.")]
 OfTable = Annotated[
-    int | None, Option("--table", min=1, metavar="N", help="Print this table alone, as CSV, counted from 1.")
+    int | None, Option("--table", min=1, metavar="N", help="Print only this table, counted from 1, as CSV.")
 ]
 
 _STREAMS: Final = (Format.JSON, Format.FIELDS)
-"""Forms of which several after one another can be told apart."""
+"""Formats in which several results after one another can be separated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """How results are to be handed over."""
+    """Options of how results are written."""
 
     form: Format | None = None
     target: str | None = None
     force: bool = False
     quality: int = PDF_QUALITY
     revision: int | None = None
-    """0: as it was read; None: as it is."""
+    """0 for the result as the fleet read it, None for the latest revision."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether they are only to be shown."""
+        """Whether results are only printed."""
         return self.form is None and self.target is None
 
     def place(self, name: str, count: int) -> Path | None:
-        """Return the file for one of so many results, which a folder holds by name; None: standard output."""
+        """Return the file for one of `count` results, or None for standard output. A folder has a file for each."""
         if self.target is None:
             return None
         if count > 1 or self.target.endswith(os.sep) or Path(self.target).is_dir():
@@ -149,16 +153,16 @@ class Delivery:
         return Path(self.target)
 
     def save(self, job: AnyJob, path: Path, result: Any) -> None:
-        """Write the result of a job."""
+        """Write the result of a job to a file."""
         job.save(path, self.form, quality=self.quality, result=result)
 
     def check(self, kinds: Collection[str], count: int) -> None:
-        """Raise what says, before anybody waits, that so many results cannot be had like this."""
+        """Raise an error, before anything is waited for, if so many results cannot be written like this."""
         form = self.form
         if self.target is None and form and form.is_binary and sys.stdout.isatty():
-            raise BadParameter(f"a {form} is nothing for a terminal: add -o FILE", param_hint="--format")
+            raise BadParameter(f"a terminal cannot show {form}: add -o FILE", param_hint="--format")
         if self.target is None and form and form not in _STREAMS and count > 1:
-            raise BadParameter(f"several results as {form} are files: add -o DIR", param_hint="--format")
+            raise BadParameter(f"several results as {form} need files: add -o DIR", param_hint="--format")
         if self.target and count > 1 and Path(self.target).is_file():
             raise BadParameter("name a folder for several results, not a file", param_hint="--output")
         for kind in () if self.is_plain else kinds:
@@ -189,14 +193,14 @@ def result(
     """
     layout = _layout(by, pattern, with_conflicts=with_conflicts)
     if layout and (target is None or table or as_json):
-        raise BadParameter("it writes files: add -o DIR, leave out --json and --table", param_hint="--by")
+        raise BadParameter("it writes files: add -o DIR, omit --json and --table", param_hint="--by")
     revision = 0 if original else None
     delivery = Delivery(form=form, target=target, force=force, quality=quality, revision=revision)
     if as_json and not delivery.is_plain:
-        raise BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
+        raise BadParameter("omit --format and --output, or use --format json", param_hint="--json")
     check_stream(stream=stream, as_json=as_json)
     if table and (as_json or not delivery.is_plain):
-        raise BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
+        raise BadParameter("it is printed as CSV: omit the other options", param_hint="--table")
     printer = printing.Printer(as_json=as_json, by_page=stream, revision=revision)
     with Client() as client:
         found = jobs.chosen(client)
@@ -212,18 +216,18 @@ def result(
 
 
 def check_stream(*, stream: bool, as_json: bool) -> None:
-    """Raise `typer.BadParameter` for a stream that is not JSON."""
+    """Raise `typer.BadParameter` if a stream is requested without JSON."""
     if stream and not as_json:
-        raise BadParameter("it is of JSON: say --json too", param_hint="--stream")
+        raise BadParameter("it needs JSON: add --json", param_hint="--stream")
 
 
 def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | None = None) -> Ending:
-    """Write what has been read of the jobs; say on standard error why others have no result, or a part of it.
+    """Write the results of the jobs, also partial ones; print on standard error why a result is missing or partial.
 
-    In a folder files are called by the jobs' labels; where two are called the same, the later ones get a number, and a
-    job without a label has its id.
+    In a folder, files are named by the jobs' labels. Later ones of equal names get a number, and a job without a label
+    uses its id.
 
-    Raises `typer.BadParameter` or `PeciaError` before anything is written if it cannot be done as asked.
+    Raises `typer.BadParameter` or `PeciaError` before anything is written if the options do not fit the jobs.
     """
     delivery.check({job.kind for job in jobs}, len(jobs))
     stems, called = saving.Stems(), dict[UUID, str]()
@@ -233,7 +237,7 @@ def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | 
     places = {job.id: delivery.place(called[job.id], len(jobs)) for job in jobs}
     taken = [str(place) for place in places.values() if place and place.exists()]
     if taken and not delivery.force:
-        raise BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
+        raise BadParameter(f"{taken[0]} exists already: --force replaces it", param_hint="--output")
     tally, held_back = tally or printing.Tally(), 0
 
     def write(job: AnyJob, result: Any) -> None:
@@ -249,29 +253,29 @@ def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | 
 
 
 def _complain(job: AnyJob, held: Sequence[BundledDocument]) -> int:
-    """Say which documents are held back, and return how many they are."""
+    """Report the documents that are held back, and return their number."""
     for document in held:
         pages = ", ".join(map(str, document.part.pages))
         endings.complain(
             f"document {document.part.number} of job {job.id} (pages {pages}) is held back: its patient is in "
-            "conflict. Review it, or take the documents --by document --with-conflicts."
+            "conflict. Review it, or use --by document --with-conflicts."
         )
     return len(held)
 
 
 def _layout(by: bundles.By | None, pattern: str, *, with_conflicts: bool) -> bundles.Layout | None:
-    """Return how the documents of bundles become files; None: they do not. Raises `InvalidOptionError`."""
+    """Return how documents of bundles become files, or None if they do not. Raises `InvalidOptionError`."""
     return bundles.Layout(by=by, pattern=pattern, with_conflicts=with_conflicts) if by else None
 
 
 def _deliver_documents(jobs: Sequence[AnyJob], delivery: Delivery, layout: bundles.Layout) -> Ending:
-    """Write the documents of bundles, those of several jobs in a folder each; say which are held back."""
+    """Write the documents of bundles, in one folder for each of several jobs. Report documents that are held back."""
     held_back = 0
 
     def write(job: AnyJob, result: Any) -> None:
         nonlocal held_back
         if not isinstance(result, Bundle):
-            raise BadParameter(f"job {job.id} is no bundle", param_hint="--by")
+            raise BadParameter(f"job {job.id} is not a bundle", param_hint="--by")
         folder = Path(delivery.target or "") / (str(job.id) if len(jobs) > 1 else "")
         if folder.exists() and any(folder.iterdir()) and not delivery.force:
             raise BadParameter(f"{folder} is not empty: --force replaces its files", param_hint="--output")
@@ -288,7 +292,7 @@ def _each(
     revision: int | None,
     tally: printing.Tally | None = None,
 ) -> Ending:
-    """Do it with the result of each job, be it a part, and return how the worst of them ended."""
+    """Call `hand_over` with the result of each job, also a partial one, and return the worst ending."""
     worst = Ending.DONE
     for job in counted(jobs, len(jobs), "results"):
         try:
@@ -308,7 +312,7 @@ def _each(
 
 
 def _write(job: AnyJob, result: Any, place: Path | None, delivery: Delivery) -> None:
-    """Write the result of a job to its place; None: to standard output."""
+    """Write the result of a job to its place, or to standard output for None."""
     try:
         if place is not None:
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`pecia gateway` and `pecia review`: the fleet over HTTP, and pages beside their text in a browser on this machine."""
+"""`pecia gateway` and `pecia review`: the fleet over HTTP, and a local web page to review results."""
 
 import ipaddress
 import secrets
@@ -28,8 +28,8 @@ from pecia_schemas.settings import SettingsError, read_settings
 def gateway() -> None:
     """Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.
 
-    It listens on PECIA_GATEWAY_ADDRESS (loopback) and PECIA_GATEWAY_PORT (8780), without TLS: a proxy has that.
-    `pecia access create` makes keys. `pecia up --gateway` serves it too.
+    It listens on PECIA_GATEWAY_ADDRESS (loopback) and PECIA_GATEWAY_PORT (8780) without TLS: a proxy adds it.
+    `pecia access create` makes keys. `pecia up --gateway` serves the same API.
 
     Example: `pecia gateway`
     """
@@ -43,18 +43,18 @@ def gateway() -> None:
 @grouped
 def review(
     *,
-    port: Annotated[int, Option(min=0, max=65_535, help="0: any that is free.")] = 0,
-    host: Annotated[str, Option(help="An address of this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65_535, help="Port to listen on; 0: any free port.")] = 0,
+    host: Annotated[str, Option(help="Loopback address to listen on.")] = "127.0.0.1",
     reviewed: Reviewed,
     sample: Annotated[
         int | None,
-        Option(min=1, metavar="N", help="N pages drawn at random, doubtful or not, for `pecia certify`."),
+        Option(min=1, metavar="N", help="Review N random pages, doubtful or not, for `pecia certify`."),
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Correct doubts beside the pages' pictures, in a browser on this machine, until SIGTERM or Ctrl-C.
+    """Correct doubtful values beside the pages' pictures, in a browser on this machine, until SIGTERM or Ctrl-C.
 
-    Open the address that is printed. It has a secret in it: who knows it can read and correct results here.
+    Open the printed address. It contains a secret: anyone on this machine who knows it can read and correct results.
 
     Example: `pecia review --since 7d`
     """
@@ -68,7 +68,7 @@ def review(
         address = None
     if address is None or not address.is_loopback:
         raise BadParameter(
-            "name 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
+            "use 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
         )
     with _listener("review", str(address), port) as listener:
         app = over_http.make_app(settings, review_of(work, token))
@@ -96,6 +96,6 @@ def _listener(what: str, host: str, port: int) -> socket.socket:
 
 
 def _serve(app: ASGIApp, listener: socket.socket, connections: int) -> None:
-    # uvicorn stops at it, and raises it once more when it has stopped.
+    # uvicorn stops on SIGTERM, and raises the signal once more after it has stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     protocol.server(app, connections=connections).run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""`pecia webhook`: receivers that are notified of all jobs, their deliveries, and a receiver to try it with."""
+"""`pecia webhook`: manages receivers that are notified of all jobs, shows deliveries, and runs a test receiver."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,12 +28,12 @@ _MOST_BYTES = 1024 * 1024
 
 
 class Listener(HTTPServer):
-    """Answers 204 to what verifies, 401 to what does not, and reports both, one after the other."""
+    """Answers 204 to verified requests and 401 to others, and reports both, one request at a time."""
 
     def __init__(
         self, host: str, port: int, secret: str, heard: Callable[[str, JobNotice | None], None]
     ) -> None:
-        """Call `heard` with the `webhook-id` of each request, and its notice: None if it is not signed, or too old."""
+        """Call `heard` with each request's `webhook-id` and notice, None if its signature is invalid or too old."""
         super().__init__((host, port), _Handler)
         self.secret = secret
         self.heard = heard
@@ -41,7 +41,7 @@ class Listener(HTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """URL of the listener."""
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/"
 
@@ -69,15 +69,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's name
-        """Leave the terminal to the events."""
+        """Log no requests, so that only events appear on the terminal."""
 
 
 _TRY_EVERY_S = 0.2
 
-EndpointId = Annotated[UUID, Argument(metavar="ENDPOINT", help="Id of an endpoint, in full.")]
+EndpointId = Annotated[UUID, Argument(metavar="ENDPOINT", help="Full id of an endpoint.")]
 OfJob = Annotated[UUID | None, Option("--job", metavar="ID", help="Only about this job.")]
 OfEndpoint = Annotated[UUID | None, Option("--endpoint", metavar="ID", help="Only to this endpoint.")]
-Since = Annotated[str | None, Option(metavar="WHEN", help="Promised since: 30m, 2h, 7d or a date.")]
+Since = Annotated[str | None, Option(metavar="WHEN", help="Only deliveries since: 30m, 2h, 7d or a date.")]
 
 webhook = typer.Typer(no_args_is_help=True)
 
@@ -87,11 +87,11 @@ def add(
     url: Annotated[str, Argument(help="Where to post to.")],
     *,
     event: Annotated[
-        list[NoticeType] | None, Option(help="Only this; may be repeated. Default: how jobs end.")
+        list[NoticeType] | None, Option(help="Only this event; may be repeated. Default: ends of jobs.")
     ] = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Register a receiver. Its secret is printed now and never again: hand it to the receiver's operator.
+    """Register a receiver. Its secret is printed only this once: give it to the receiver's operator.
 
     Example: `pecia webhook add https://example.org/pecia --event job.failed --event job.partial`
     """
@@ -101,7 +101,7 @@ def add(
 
 @webhook.command("list")
 def list_endpoints(*, as_json: output.AsJson = False) -> None:
-    """Show the registered receivers, and how each does.
+    """Show the registered receivers and their health.
 
     Example: `pecia webhook list`
     """
@@ -123,7 +123,7 @@ def list_endpoints(*, as_json: output.AsJson = False) -> None:
 
 @webhook.command("remove")
 def remove(endpoint: EndpointId) -> None:
-    """Forget a receiver and its deliveries, done and due.
+    """Remove a receiver with all its deliveries, also pending ones.
 
     Example: `pecia webhook remove 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -136,11 +136,11 @@ def rotate(
     endpoint: EndpointId,
     *,
     overlap: Annotated[
-        str, Option(metavar="TIME", help="For so long the former secret signs too: 30m, 24h; 0s: not.")
+        str, Option(metavar="TIME", help="How long the former secret signs too: 30m, 24h; 0s: not at all.")
     ] = "24h",
     as_json: output.AsJson = False,
 ) -> None:
-    """Give a receiver a fresh secret, and print it. Meanwhile notices bear both signatures.
+    """Give a receiver a new secret and print it. During the overlap notices have both signatures.
 
     Example: `pecia webhook rotate 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --overlap 7d`
     """
@@ -155,7 +155,7 @@ def try_out(
     timeout: Annotated[float, Option(min=0, help="Seconds to wait for the outcome.")] = 30,
     as_json: output.AsJson = False,
 ) -> None:
-    """Send a `webhook.test` now, and say how it went. A receiver that is paused or disabled and takes it is enabled.
+    """Send a `webhook.test` now and show the outcome. Success enables a receiver that is paused or disabled.
 
     Example: `pecia webhook test 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11`
     """
@@ -169,7 +169,7 @@ def try_out(
     if sent.attempts or sent.state.is_terminal:
         raise typer.Exit(Ending.DONE if sent.state is DeliveryState.DELIVERED else Ending.FAILED)
     endings.complain(
-        f"it was not tried within {timeout:g} s: is a webhook worker on duty? See `pecia doctor`."
+        f"it was not tried within {timeout:g} s: `pecia doctor` shows whether a webhook worker runs."
     )
     raise typer.Exit(Ending.TIMEOUT)
 
@@ -177,17 +177,17 @@ def try_out(
 @webhook.command("deliveries")
 def deliveries(
     delivery: Annotated[
-        UUID | None, Argument(metavar="[DELIVERY]", help="This one alone, with every try.")
+        UUID | None, Argument(metavar="[DELIVERY]", help="Only this delivery, with all its attempts.")
     ] = None,
     *,
     job: OfJob = None,
     endpoint: OfEndpoint = None,
-    state: Annotated[DeliveryState | None, Option(help="Only those in it.")] = None,
+    state: Annotated[DeliveryState | None, Option(help="Only deliveries in this state.")] = None,
     since: Since = None,
-    limit: Annotated[int, Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, Option(min=1, help="Show at most this many.")] = 50,
     as_json: output.AsJson = False,
 ) -> None:
-    """Show deliveries to receivers, done and due, the latest first, and how they went.
+    """Show deliveries to receivers, done and pending, the latest first, and their outcomes.
 
     Example: `pecia webhook deliveries --state dead --since 2d`
     """
@@ -212,22 +212,22 @@ def deliveries(
 @webhook.command("replay")
 def replay(
     delivery: Annotated[
-        list[UUID] | None, Argument(metavar="[DELIVERY]...", help="Ids of deliveries, in full.")
+        list[UUID] | None, Argument(metavar="[DELIVERY]...", help="Full ids of deliveries.")
     ] = None,
     *,
     everything: Annotated[
-        bool, Option("--all", help="All dead ones that `deliveries` shows with the same options.")
+        bool, Option("--all", help="All dead deliveries that `deliveries` shows with the same options.")
     ] = False,
     job: OfJob = None,
     endpoint: OfEndpoint = None,
     since: Since = None,
 ) -> None:
-    """Send again what arrived or was given up, under its former webhook-id, with all tries before it.
+    """Send delivered or given-up deliveries again, with their former webhook-id and the full number of attempts.
 
     Example: `pecia webhook replay --all --endpoint 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --since 2d`
     """
     if bool(delivery) is everything:
-        raise BadParameter("name deliveries, or say --all", param_hint="DELIVERY")
+        raise BadParameter("name deliveries, or add --all", param_hint="DELIVERY")
     with Client() as client:
         chosen = delivery or [
             dead.id
@@ -236,14 +236,14 @@ def replay(
             )
         ]
         client.replay(chosen)
-    typer.echo(f"{len(chosen)} deliveries go out again.")
+    typer.echo(f"{len(chosen)} deliveries are sent again.")
 
 
 Secret = Annotated[
     str,
     Option(
         envvar="PECIA_WEBHOOK_SECRET",
-        help="An endpoint's, or a fleet's; better in the environment than on a command line. Default: that of the "
+        help="Secret of an endpoint or a fleet, better set in the environment than here. Default: that of the "
         "fleet that `pecia up` runs on this machine.",
     ),
 ]
@@ -253,11 +253,11 @@ Port = Annotated[
     Option(
         min=0,
         max=65535,
-        help="0: any that is free. Default: the one that fleet calls.",
+        help="Port to listen on; 0: any free port. Default: the port that fleet calls.",
         show_default=False,
     ),
 ]
-Count = Annotated[int | None, Option(min=1, help="Stop after so many.")]
+Count = Annotated[int | None, Option(min=1, help="Stop after this many requests.")]
 
 
 @webhook.command("listen")
@@ -269,10 +269,10 @@ def listen(
     count: Count = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Receive callbacks on this machine, verify them and print them, until it is stopped.
+    """Receive callbacks on this machine, verify them and print them, until Ctrl-C.
 
-    The fleet that `pecia up` runs on this machine calls port 8787 of it. Other private addresses, and other ports than
-    80 and 443, a fleet calls only if `PECIA_WEBHOOK_ALLOW` and `PECIA_WEBHOOK_PORTS` say so.
+    The fleet that `pecia up` runs on this machine calls its port 8787. A fleet calls other private addresses, and ports
+    other than 80 and 443, only if `PECIA_WEBHOOK_ALLOW` and `PECIA_WEBHOOK_PORTS` allow them.
 
     Example: `pecia webhook listen --count 1`
     """
@@ -286,14 +286,14 @@ def listen(
         port = (fleet and fleet.webhook_listener) or LISTENER_PORT
     if not secret:
         raise BadParameter(
-            f"{why} For another fleet give its secret here or in PECIA_WEBHOOK_SECRET.", param_hint="--secret"
+            f"{why} Give a fleet's secret here or in PECIA_WEBHOOK_SECRET.", param_hint="--secret"
         )
-    with suppress(WebhookVerificationError):  # all that is wrong if the secret is a key
+    with suppress(WebhookVerificationError):  # a malformed secret raises another error
         verify(b"", {}, secret)
     try:
         made = Listener(host, port, secret, partial(_show_notice, as_json=as_json))
     except OSError as error:
-        endings.complain(f"nothing can listen on {host}, port {port}: {error.strerror}.")
+        endings.complain(f"cannot listen on {host}, port {port}: {error.strerror}.")
         raise typer.Exit(Ending.UNAVAILABLE) from None
     with made as listener:
         typer.echo(f"Listening on {listener.url}", err=True)
