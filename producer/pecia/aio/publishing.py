@@ -1,4 +1,4 @@
-"""What a client says to Redis and hears from it. None of it can fail a call: Postgres is the truth."""
+"""Messages of a client to Redis, and announcements from it. Redis failures fail no call: Postgres is the truth."""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -19,21 +19,21 @@ from pecia_schemas.states import JobState
 
 _CONNECT_S = 1.0
 _CONNECTIONS = 10_000
-"""At most: each wait holds one, and the library's own limit is 100."""
+"""Maximum number of connections: each wait holds one, and the library's own limit is 100."""
 _CONNECTING = 10
-"""Subscriptions that connect at a time: among hundreds at once, each would wait for the others until it times out."""
+"""Subscriptions that connect at a time. Among hundreds at once, each would time out waiting for the others."""
 
 
 class AsyncPublisher(Breaker):
-    """Redis as a client uses it: part messages go out, announcements come in; both may be missing for a while."""
+    """Redis for a client: part messages go out, announcements come in. Either may fail for a while."""
 
     def __init__(self, locate: Callable[[], str], *, connect_timeout: timedelta, window: int) -> None:
-        """`locate` returns the URL, anew after each failure."""
+        """`locate` returns the URL; it is called again after each failure."""
         super().__init__(locate)
         self._window = window
         self._connect_s = min(_CONNECT_S, connect_timeout.total_seconds())
         self.connecting = Semaphore(_CONNECTING)
-        """To be held while a subscription connects."""
+        """Held while a subscription connects."""
         self.redis = self._opened()
 
     def _opened(self) -> Redis:
@@ -48,7 +48,7 @@ class AsyncPublisher(Breaker):
             raise no_redis_url() from None
 
     async def reach(self) -> Redis | None:
-        """Return Redis, where it is now; None while it is left alone."""
+        """Return the connection to the current Redis, or None during the pause after a failure."""
         if self.resting:
             return None
         if self.has_moved():
@@ -63,7 +63,7 @@ class AsyncPublisher(Breaker):
         return messages if replies is None else refused(packed, replies)
 
     async def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
-        """Notify all that wait for these jobs, and the workers that run them if they were cancelled."""
+        """Notify all clients that wait for these jobs, and, of cancelled jobs, the workers that run them."""
 
         def fill(pipe: Pipeline) -> None:
             for job_id in job_ids:
@@ -74,7 +74,7 @@ class AsyncPublisher(Breaker):
         await self._send(fill)
 
     async def _send(self, fill: Callable[[Pipeline], None]) -> list[Any] | None:
-        """Return the replies to what `fill` puts on a pipeline, None if Redis is away."""
+        """Return the replies to the commands that `fill` adds to a pipeline, or None if Redis is unavailable."""
         if (redis := await self.reach()) is None:
             return None
         try:
@@ -92,7 +92,7 @@ class AsyncPublisher(Breaker):
 
 
 class AsyncAnnouncements:
-    """News about some jobs. Redis may be away: then only the polling interval passes."""
+    """Announcements about some jobs. If Redis is unavailable, only the polling interval passes."""
 
     def __init__(
         self, bus: AsyncPublisher, job_ids: Collection[UUID], *, poll_s: float, deadline: Deadline
@@ -104,9 +104,9 @@ class AsyncAnnouncements:
         self._pubsub: PubSub | None = None
 
     async def wait(self) -> set[UUID]:
-        """Return which jobs were announced; an empty set says: look at all of them.
+        """Return the announced jobs; an empty set means that the caller must check all of them.
 
-        The first call subscribes and returns at once, for earlier announcements were not heard.
+        The first call subscribes and returns at once, because earlier announcements were missed.
         """
         heard: set[UUID] = set()
         if self._pubsub is None and await self._subscribe():
@@ -145,7 +145,7 @@ class AsyncAnnouncements:
         return False
 
     async def aclose(self) -> None:
-        """Subscribe to nothing any more."""
+        """End the subscription."""
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is not None:
             with suppress(RedisError, OSError):

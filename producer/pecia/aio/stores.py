@@ -1,4 +1,4 @@
-"""What a client writes and reads of jobs behind a gateway: `pecia.store` and its like without SQL."""
+"""Calls of a client behind a gateway: the counterpart of `pecia.store` and its like, over HTTP instead of SQL."""
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
@@ -31,22 +31,23 @@ from pecia_schemas.states import DeliveryState
 
 
 class AsyncGateway:
-    """A gateway, where a database would be."""
+    """HTTP connections to a gateway, in place of a database."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._http = httpx2.AsyncClient(**calls.http_options(settings))
 
     async def get(self, path: str, of: UUID | None = None, /, **params: Any) -> Any:
-        """Return the answer. Raises the error of its problem."""
+        """Return the answer to a GET. Raises the error that its problem document describes."""
         query = {name: value for name, value in params.items() if value is not None}
         return await self.ask("GET", path, job_id=of, params=query, headers={"Accept": "application/json"})
 
     async def ask(
         self, method: str, path: str, *, job_id: UUID | None = None, repeatable: bool = True, **options: Any
     ) -> Any:
-        """Return the answer: of JSON the object, of another accepted type the bytes, None for nothing.
+        """Return the answer: the object of a JSON body, the bytes of another accepted type, None for an empty body.
 
-        Raises what its problem stands for. A call that is not `repeatable` is made once, unless it came too soon.
+        Raises the error that a problem document describes. Transport errors are retried only if `repeatable`; a call
+        that came too soon is always repeated.
         """
         accepted = options.get("headers", {}).get("Accept", "application/json")
         for remaining in range(calls.TRIES - 1, -1, -1):
@@ -72,23 +73,23 @@ class AsyncGateway:
 
 
 class _AsyncStore:
-    """What a gateway is asked for."""
+    """Base of the parts of a fleet that a gateway serves."""
 
     def __init__(self, gateway: AsyncGateway) -> None:
         self._gateway = gateway
 
 
 class AsyncRemoteStore(_AsyncStore):
-    """The jobs of a key's tenant, as a client sees and writes them."""
+    """The jobs of a key's tenant, for a client to read and write."""
 
     async def submit(self, items: Sequence[Item], options: Options) -> list[Outcome]:
-        """Submit tasks, some in a request; return what became of each. Raises `QueueFullError`."""
+        """Submit tasks, several in a request; return the outcome of each. Raises `QueueFullError`."""
         answered: list[Outcome] = []
         remaining = iter(items)
         try:
             while some := list(islice(remaining, calls.FILES)):
                 while some:
-                    with ExitStack() as stack:  # of the documents of a request
+                    with ExitStack() as stack:  # closes the documents of a request
                         documents, refused = calls.opened(stack, some, options)
                         answered += refused
                         some = some[len(documents) + len(refused) :]
@@ -109,7 +110,7 @@ class AsyncRemoteStore(_AsyncStore):
         except errors.SubmitError as error:
             if len(documents) == 1:
                 return [(documents[0][0].number, error)]
-            # All of them are refused: each has its own reason.
+            # The gateway refused all of them: submit each alone to learn its own reason.
             alone = [await self._submit([one], options) for one in documents]
             return [outcome for outcomes in alone for outcome in outcomes]
         return list(calls.outcomes_of(answer, documents))
@@ -135,7 +136,7 @@ class AsyncRemoteStore(_AsyncStore):
         return views
 
     async def _listed(self, path: str, listing: records.Listing, **more: Any) -> Any:
-        """Return what a gateway answers about the jobs that a listing means."""
+        """Return the gateway's answer about the jobs of a listing."""
         with calls.of_batch(str(listing.batch)):
             return await self._gateway.get(path, **calls.query_of(listing) | more)
 
@@ -144,8 +145,8 @@ class AsyncRemoteStore(_AsyncStore):
         return records.Batch.model_validate(await self._gateway.ask("POST", "/batches", json={"name": name}))
 
     async def batch(self, reference: str) -> records.Batch:
-        """Return the batch of this name or id, or the only one whose id begins so. Raises `BatchNotFoundError`."""
-        # No batch is called so, and no path reaches it.
+        """Return the batch with this name or id, or the only one whose id begins so. Raises `BatchNotFoundError`."""
+        # A batch has no such name, and no URL path could contain it.
         if not 0 < len(reference) <= storable.BATCH or reference in {".", ".."}:
             raise errors.BatchNotFoundError(reference)
         with calls.of_batch(reference):
@@ -153,7 +154,7 @@ class AsyncRemoteStore(_AsyncStore):
             return records.Batch.model_validate(answer)
 
     async def counts(self, listing: records.Listing) -> records.Counts:
-        """Return how far the jobs are."""
+        """Return the counts of the jobs by state."""
         return records.Counts.model_validate(await self._listed("/counts", listing))
 
     async def found_pages(
@@ -164,14 +165,14 @@ class AsyncRemoteStore(_AsyncStore):
         after: records.FoundPage | None,
         size: int,
     ) -> list[records.FoundPage]:
-        """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number."""
+        """Return up to `size` pages with one of these verdicts, the newest job first, then by number."""
         follows = after and f"{after.job_id}:{after.number}{':conflict' if after.is_conflict else ''}"
         limit = min(size, calls.AT_ONCE)
         answer = await self._listed("/pages", listing, verdict=list(verdicts), after=follows, limit=limit)
         return calls.PAGES.validate_python(answer["pages"])
 
     async def lacking(self, job_ids: Collection[UUID]) -> list[Lack]:
-        """Return what the jobs' queued parts need and no worker on duty can do."""
+        """Return what the jobs' queued parts need and no running worker can do."""
         lacks: list[Lack] = []
         for job_id in job_ids:
             lacks += calls.LACKS.validate_python(await self._gateway.get(f"/jobs/{job_id}/lacks", job_id))
@@ -186,7 +187,7 @@ class AsyncRemoteStore(_AsyncStore):
         read_as: records.AuditAction | None = None,
         revision: int | None = None,
     ) -> list[records.PartOutcome]:
-        """Return the parts that have ended, in order. The gateway notes who has read them."""
+        """Return the parts that have ended, in order. The gateway records the read in the audit trail."""
         outcomes: list[records.PartOutcome] = []
         seen = skip.copy() if skip else Ordinals()
         while limit is None or len(outcomes) < limit:
@@ -209,7 +210,7 @@ class AsyncRemoteStore(_AsyncStore):
     async def drawn(
         self, job_id: UUID, form: Format, *, quality: int, revision: int | None, document: int | None
     ) -> bytes:
-        """Return a result, or a document of a bundle, with the pages' pictures, as the gateway draws it."""
+        """Return a result, or a document of a bundle, with the pages' pictures, as the gateway renders it."""
         said = {"revision": revision, "document": document, "with_conflicts": document and True}
         query: dict[str, Any] = {"format": form.value, "quality": quality}
         query |= {name: value for name, value in said.items() if value is not None}
@@ -225,21 +226,21 @@ class AsyncRemoteStore(_AsyncStore):
         return content
 
     async def first_unfinished(self, job_id: UUID) -> int | None:
-        """Return the lowest ordinal that may still change; None if there is none. 0 until the document is cut."""
+        """Return the lowest ordinal that may still change, or None if none may. 0 until the document is cut."""
         answer = await self._gateway.get(f"/jobs/{job_id}/pages", job_id, limit=0)
         return None if answer["first_open"] is None else int(answer["first_open"])
 
     async def events(self, job_id: UUID, *, after: int, skip: Collection[int]) -> list[JobEvent]:
-        """Return the job's events with a sequence above `after`, in order, without those to be skipped."""
+        """Return the job's events with a sequence above `after`, in order, without those in `skip`."""
         answer = await self._gateway.get(f"/jobs/{job_id}/events", job_id, after=after)
         return [event for event in calls.EVENTS.validate_python(answer) if event.sequence not in skip]
 
 
 class AsyncRemoteTransitions(_AsyncStore):
-    """What a client may do to jobs behind a gateway, which hands their parts to the fleet itself."""
+    """Changes of jobs through a gateway. The gateway itself publishes their parts to the fleet."""
 
     async def cancel(self, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
-        """Cancel those of the jobs that are not over, and return them."""
+        """Cancel the jobs that have not ended, and return them."""
         cancelled: list[UUID] = []
         for job_id in job_ids:
             path, body = f"/jobs/{job_id}/cancel", {"reason": reason}
@@ -248,17 +249,17 @@ class AsyncRemoteTransitions(_AsyncStore):
         return cancelled
 
     async def retry(self, job_id: UUID, parts: Collection[UUID] | None = None) -> list[PartMessage]:
-        """Run the failed and cancelled parts of an ended job again, or some of them."""
+        """Run the failed and cancelled parts of an ended job again, all or those given."""
         body = {"parts": None if parts is None else [str(part) for part in parts]}
         await self._gateway.ask("POST", f"/jobs/{job_id}/retry", job_id=job_id, repeatable=False, json=body)
         return []
 
 
 class AsyncRemoteReviews(_AsyncStore):
-    """What people decide about bundles."""
+    """Corrections of bundles."""
 
     async def correct(self, job_id: UUID, change: SplitChange, seen: int | None) -> Split:
-        """Write a revision of a bundle's split, and return it."""
+        """Write a new revision of a bundle's split, and return it."""
         path, body = f"/jobs/{job_id}/split", {"change": change.model_dump(mode="json"), "revision": seen}
         return Split.model_validate(
             await self._gateway.ask("POST", path, job_id=job_id, repeatable=False, json=body)
@@ -266,14 +267,14 @@ class AsyncRemoteReviews(_AsyncStore):
 
 
 class AsyncRemoteAccounts(_AsyncStore):
-    """The accounts of a tenant's jobs."""
+    """Usage of a tenant's jobs."""
 
     async def of_job(self, job_id: UUID) -> records.UsageFigures:
         """Return the sums over one job's parts."""
         return records.UsageFigures.model_validate(await self._gateway.get(f"/jobs/{job_id}/usage", job_id))
 
-    async def since(self, moment: datetime | None, by: str | None) -> Any:  # noqa: ARG002  that of the accounts
-        """Raise what says that it is not to be had."""
+    async def since(self, moment: datetime | None, by: str | None) -> Any:  # noqa: ARG002  the signature of `Accounts`
+        """Raise the error that a gateway does not offer this call."""
         raise calls.not_offered("the usage of a fleet")
 
 
@@ -292,24 +293,24 @@ class AsyncRemoteEndpoints(_AsyncStore):
         return calls.ENDPOINTS.validate_python(await self._gateway.get("/webhooks"))
 
     async def remove(self, endpoint: UUID) -> None:
-        """Forget an endpoint and its deliveries, done and due."""
+        """Delete an endpoint and its deliveries, done and pending."""
         await self._gateway.ask("DELETE", f"/webhooks/{endpoint}")
 
     async def rotate(self, endpoint: UUID, overlap: timedelta) -> records.Endpoint:
-        """Give an endpoint a fresh secret, beside which the former one signs for so long."""
+        """Give an endpoint a new secret. During the overlap the former one signs too."""
         path, body = f"/webhooks/{endpoint}/rotate", {"overlap": overlap.total_seconds()}
         return records.Endpoint.model_validate(
             await self._gateway.ask("POST", path, repeatable=False, json=body)
         )
 
     async def test(self, endpoint: UUID) -> UUID:
-        """Promise a test, to go before all else; return its delivery."""
+        """Queue a test notice before all other deliveries; return the id of its delivery."""
         answer = await self._gateway.ask("POST", f"/webhooks/{endpoint}/test", repeatable=False)
         return UUID(answer["id"])
 
 
 class AsyncRemoteDeliveries(_AsyncStore):
-    """The deliveries of a tenant's webhooks, done and due."""
+    """The deliveries of a tenant's webhooks, done and pending."""
 
     async def latest(
         self,
@@ -320,12 +321,12 @@ class AsyncRemoteDeliveries(_AsyncStore):
         since: datetime | None,
         limit: int | None,
     ) -> list[records.Delivery]:
-        """Return those that fit with their attempts, newest first: without a limit the latest 500."""
+        """Return the matching deliveries with their attempts, newest first; without a limit, the latest 500."""
         if limit == 0:
             return []
         if limit is not None and limit > calls.AT_ONCE:
             raise errors.InvalidOptionError(
-                f"A gateway shows {calls.AT_ONCE} deliveries at most: ask for less, of one job, endpoint or state."
+                f"A gateway returns at most {calls.AT_ONCE} deliveries: set a lower limit or a filter."
             )
         answer = await self._gateway.get(
             "/deliveries",
@@ -342,26 +343,26 @@ class AsyncRemoteDeliveries(_AsyncStore):
         return records.Delivery.model_validate(await self._gateway.get(f"/deliveries/{delivery_id}"))
 
     async def replay(self, delivery_ids: Collection[UUID]) -> None:
-        """Have deliveries that are over tried again."""
+        """Send ended deliveries again."""
         for delivery_id in delivery_ids:
             await self._gateway.ask("POST", f"/deliveries/{delivery_id}/replay", repeatable=False)
 
 
 class AsyncRemotePurging(_AsyncStore):
-    """What a client may erase behind a gateway: jobs that it names."""
+    """Erasure through a gateway, of jobs that the caller names."""
 
     async def fitting(self, selection: records.Selection) -> list[UUID]:
-        """Return the jobs that are named."""
+        """Return the named jobs. Raises `AccessError` for other filters."""
         if selection.job_ids is None or selection.before is not None or selection.metadata:
             raise calls.not_offered("erasing by time or metadata")
         return list(selection.job_ids)
 
-    async def look(self, job_ids: Sequence[UUID]) -> list[records.Erasure]:  # noqa: ARG002  that of a purge
-        """Raise what says that it is not to be had."""
-        raise calls.not_offered("a look at what would be erased")
+    async def look(self, job_ids: Sequence[UUID]) -> list[records.Erasure]:  # noqa: ARG002  the signature of `Purging`
+        """Raise the error that a gateway does not offer this call."""
+        raise calls.not_offered("a dry run of an erasure")
 
     async def erase(self, job_ids: Sequence[UUID], reason: str | None) -> list[records.Erasure]:
-        """Erase what these jobs hold; return what that was."""
+        """Erase the content of these jobs; return what was erased."""
         erased: list[records.Erasure] = []
         for job_id in job_ids:
             answer = await self._gateway.ask(
