@@ -222,7 +222,7 @@ class JobTimeoutError(JobError, TimeoutError):
 
     def __init__(self, job_id: UUID, timeout: float) -> None:
         super().__init__(
-            job_id, f"Job {job_id} is not finished after {timeout:g} s. It continues: wait for it again."
+            job_id, f"Job {job_id} is not finished after {timeout:g} s; it goes on, wait for it again."
         )
         self.timeout = timeout
 

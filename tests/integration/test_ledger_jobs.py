@@ -204,7 +204,7 @@ def test_a_retry_runs_them_alone_again(client: Client, scribe: Any, job: Job[Doc
         (2, 1, "scribe"),
         (1, 0, "scribe"),
     ]
-    with pytest.raises(InvalidOptionError, match="no dead part"):
+    with pytest.raises(InvalidOptionError, match="does not exist"):
         client.retry_dead([dead[0].id, uuid4()])
 
     (reopened,) = client.retry_dead(dead)

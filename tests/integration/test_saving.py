@@ -147,7 +147,7 @@ def test_a_result_whose_document_is_gone_keeps_its_other_forms(
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_half_made(job: Job[Document], tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="is no file"):
+    with pytest.raises(OSError, match="is not a file"):
         job.save(tmp_path, "text")
     with pytest.raises(FileNotFoundError):
         job.save(tmp_path / "nowhere" / "page.txt")

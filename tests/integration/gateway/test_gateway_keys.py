@@ -83,7 +83,7 @@ def test_the_command_rotates_a_key_and_says_when_the_former_ends(gateway: Gatewa
     fresh = made.stdout.strip()
     assert [gateway.showing(text).get("/v1/key").status_code for text in (fresh, shown)] == [200, 401]
     refused = run_pecia("access", "rotate", key.id, env=variables_of(fleet.settings))
-    assert (refused.returncode, refused.stderr.startswith(f"pecia: No key {key.id} is valid;")) == (2, True)
+    assert (refused.returncode, refused.stderr.startswith(f"pecia: Key {key.id} is not valid;")) == (2, True)
 
 
 def test_a_key_says_what_it_may_and_submits_to_its_lanes_alone(gateway: Gateway) -> None:
