@@ -1,4 +1,4 @@
-"""Forms with documents, all of one in one temporary file: a thousand small ones take no memory and one descriptor."""
+"""Forms whose documents share one temporary file, so that a thousand small documents need one descriptor, no memory."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from starlette.formparsers import MultiPartParser
 
 
 class DocumentForm(MultiPartParser):
-    """Parses a form. What its files hold is gone when this is closed."""
+    """Parses a form. Closing it deletes the contents of its files."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._shared = _Shared()
 
     def on_headers_finished(self) -> None:
-        """Give a file its place in the form's own, in that of a temporary file of its own."""
+        """Store a file in the form's shared file, in place of a temporary file of its own."""
         super().on_headers_finished()
         if (upload := self._current_part.file) is not None:
             upload.file.close()
             upload.file = cast("Any", _Piece(self._shared))
 
     def close(self) -> None:
-        """Free the disk."""
+        """Delete the form's temporary file."""
         self._shared.file.close()
 
 
 class _Shared:
-    """The file of a form; threads read several documents at a time."""
+    """The temporary file of a form. A lock protects it, because threads read several documents at a time."""
 
     def __init__(self) -> None:
         self.file: Final[IO[bytes]] = tempfile.TemporaryFile(prefix="pecia-form-")  # noqa: SIM115  see close()
@@ -40,7 +40,7 @@ class _Shared:
 
 
 class _Piece(io.RawIOBase):
-    """One document of a form, written in one go, before the next one."""
+    """One document of a form. It is written completely before the next one."""
 
     def __init__(self, shared: _Shared) -> None:
         self._shared = shared

@@ -1,4 +1,4 @@
-"""Keys and usage over HTTP, for a tenant's administrators: no key makes one that may more than it does itself."""
+"""Keys and usage over HTTP, for a tenant's administrators. No key can create one with more rights than its own."""
 
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -19,14 +19,14 @@ router = APIRouter(tags=["key"])
 
 @router.get("/key", responses=documented())
 async def look_at_key(bearer: Anyone) -> Own:
-    """See what this key may do, and what of its limits is taken."""
+    """Get the rights of this key, and the used amounts of its limits."""
     load: AccessUsage = await bearer.client.connections.access.load(bearer.key)
     return Own(key=bearer.key, **load.model_dump())
 
 
 @router.get("/keys", responses=documented())
 async def list_keys(bearer: Administrator) -> list[Own]:
-    """List the tenant's keys, and what of its limits each has taken. No secret is among it."""
+    """List the tenant's keys, and the used amounts of their limits. The answer contains no secrets."""
     access = bearer.client.connections.access
     keys = await access.all(bearer.key.tenant)
     return [Own(key=key, **(await access.load(key)).model_dump()) for key in keys]
@@ -34,7 +34,7 @@ async def list_keys(bearer: Administrator) -> list[Own]:
 
 @router.post("/keys", status_code=201, responses=documented(400))
 async def make_key(bearer: Administrator, body: NewKey) -> MadeKey:
-    """Make a key of the tenant, which may no more than this one. Its `secret` is shown now and never again."""
+    """Create a key of the tenant, with at most the rights of this key. Only this answer contains its `secret`."""
     own = bearer.key
     for scope in body.scopes:
         require(bearer, scope)
@@ -57,17 +57,17 @@ async def make_key(bearer: Administrator, body: NewKey) -> MadeKey:
 
 
 def _least(*limits: Any) -> Any:
-    """Return the narrowest limit; None: there is none."""
+    """Return the lowest limit, or None without any."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 @router.delete("/keys/{key_id}", status_code=204, responses=documented(404))
 async def revoke_key(bearer: Administrator, key_id: UUID) -> None:
-    """End a key of the tenant: within seconds it opens nothing."""
+    """Revoke a key of the tenant. Within seconds the gateway refuses it."""
     access = bearer.client.connections.access
     key = await access.one(key_id)
     if key is None or key.tenant != bearer.key.tenant:
-        raise ProblemError(HTTPStatus.NOT_FOUND, "key_not_found", f"There is no key {key_id}.")
+        raise ProblemError(HTTPStatus.NOT_FOUND, "key_not_found", f"Key {key_id} does not exist.")
     await access.revoke(key_id)
 
 
@@ -76,8 +76,8 @@ async def look_at_tenants_usage(
     bearer: Administrator,
     since: Since = None,
     by: Annotated[
-        str | None, Query(description="Groups: `document_type`, `kind`, `lane`, `engine` or `metadata:KEY`.")
+        str | None, Query(description="Group by `document_type`, `kind`, `lane`, `engine` or `metadata:KEY`.")
     ] = None,
 ) -> Usage:
-    """See what the tenant's parts that have ended since took."""
+    """Get the usage of the tenant's parts that have ended since."""
     return await bearer.client.connections.accounts.since(arguments.past(since), by)

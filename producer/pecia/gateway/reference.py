@@ -1,4 +1,4 @@
-"""`/docs`: the gateway's description as pages in a browser, with the key of the web page or one that is typed there."""
+"""`/docs`: the API description as pages in a browser, with the key of the web page or a key that is typed there."""
 
 from importlib.resources import files
 from importlib.util import find_spec
@@ -12,12 +12,12 @@ from starlette.routing import BaseRoute, Route, request_response
 from pecia.review.app import Secured
 
 _VIEWER: Final = "fastapi_swagger"
-"""A package that ships Swagger UI as files; nothing of it is imported."""
+"""A package that contains the files of Swagger UI. Its Python code is not imported."""
 _VIEWER_FILES: Final = ("swagger-ui-bundle.js", "swagger-ui.css")
 
 
 def reference() -> list[BaseRoute]:
-    """Return the routes of the pages; there is none where the viewer is not installed."""
+    """Return the routes of the pages, or none if the viewer is not installed."""
     viewer = find_spec(_VIEWER)
     if viewer is None or viewer.origin is None:
         return []

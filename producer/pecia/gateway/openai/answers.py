@@ -1,4 +1,4 @@
-"""What OpenAI's API answers: a page as a completion, a job's end as an error."""
+"""Answers of OpenAI's API: a page as a completion, a failed job as an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENDS: Final = {
 
 
 def completion(job: JobView, document: Document) -> dict[str, Any]:
-    """Return a job's result as a completion: its Markdown, or its fields as JSON, and how far it can be trusted."""
+    """Return a job's result as a completion: its Markdown, or its fields as JSON, with verdict and doubts."""
     verdict = Verdict.worst(*(page.verdict for page in document.pages))
     usage, fields = document.usage, document.fields
     unfit = next((page.fields_text for page in document.pages if page.fields_text is not None), None)
@@ -56,7 +56,7 @@ def completion(job: JobView, document: Document) -> dict[str, Any]:
 
 
 def of_job(job: JobView) -> tuple[str, str]:
-    """Return the code and the sentence of a job that has no result."""
+    """Return the error code and sentence of a job without a result."""
     if job.erased_at is not None:
         return _ERASED
     failure = job.failure or Failure.of(FailureCode.INTERNAL)
@@ -64,7 +64,7 @@ def of_job(job: JobView) -> tuple[str, str]:
 
 
 def of_line(asked: object, batch: JobState) -> tuple[str, str]:
-    """Return the same of a line that has no job, once its batch is over."""
+    """Return the error code and sentence of a line without a job, after its batch has ended."""
     if isinstance(asked, PeciaError):
         problem = of_error(asked)
         return problem.code, problem.detail
