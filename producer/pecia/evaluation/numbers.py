@@ -1,6 +1,6 @@
-"""Whether the numbers of a page can be relied on: its values, beside the truth and the page's verdict.
+"""Measures how reliable the numbers of a page are, by its values, the true values and the page's verdict.
 
-A value is a word with a digit in it: numbers, dates and times as well as codes, `I10` and `HbA1c`.
+A value is a word with a digit: numbers, dates, times, and codes such as `I10` and `HbA1c`.
 """
 
 import re
@@ -24,21 +24,21 @@ _SEPARATORS: Final = (
     (re.compile(rf"(?<![\w.,])(\d+(?:[.,:]\d+)*)(?={_LETTER})"), r"\1 "),
     (re.compile(r"\b(RM|USD|EUR|GBP|KRW|CNY)(?=\d)"), r"\1 "),
 )
-"""What stands beside a value; where a space makes no difference: about units, currencies, a range's dash, strokes."""
+"""Separators around values, and places where a space makes no difference: units, currencies, ranges and strokes."""
 _AROUND: Final = ".,:;!?'/"
 
 
 class Values(NamedTuple):
-    """The values of a page beside the true ones."""
+    """Numbers of values on a page, compared with the truth."""
 
     found: int
     true: int
     invented: int
-    """Values that were read and are not there."""
+    """Values that were read and do not exist."""
 
 
 def values(text: str) -> list[str]:
-    """Return the words with a digit; raised signs, units and the ends of a range by themselves."""
+    """Return the words with a digit. Raised signs, units and the ends of a range are separated."""
     text = plain(text)
     for separator, between in _SEPARATORS:
         text = separator.sub(between, text)
@@ -47,9 +47,9 @@ def values(text: str) -> list[str]:
 
 
 def compared(read: str, true: str, *, is_whole: bool) -> Values:
-    """Return how many true values were read, wherever they stand.
+    """Return the numbers of true, found and invented values, in any order.
 
-    `is_whole`: the truth is the page's complete text; the text layer of a PDF lacks the text of its pictures.
+    `is_whole` means that the truth is the page's complete text; a PDF's text layer lacks the text of its pictures.
     """
     written, expected = Counter(values(read)), Counter(values(true))
     invented = (written - expected).total() if is_whole else 0
@@ -57,7 +57,7 @@ def compared(read: str, true: str, *, is_whole: bool) -> Values:
 
 
 class JudgedPage(NamedTuple):
-    """What the two measures of trust ask of a page."""
+    """The input of the two measures of trust for a page."""
 
     verdict: str
     words: Share
@@ -65,27 +65,27 @@ class JudgedPage(NamedTuple):
 
     @property
     def has_wrong_number(self) -> bool:
-        """Whether a value is missing, or one was read that is not there."""
+        """Whether a value is missing or invented."""
         return self.values.found < self.values.true or self.values.invented > 0
 
     @property
     def is_right(self) -> bool:
-        """Whether it has all its words and numbers."""
+        """Whether all words and numbers of the page are right."""
         return self.words.part == self.words.whole and not self.has_wrong_number
 
 
 def found_share(pages: Sequence[JudgedPage]) -> Share:
-    """Return the true values that were read, of all."""
+    """Return the true values that were read, out of all."""
     return Share(sum(page.values.found for page in pages), sum(page.values.true for page in pages))
 
 
 def ok_with_wrong_number(pages: Sequence[JudgedPage]) -> Share:
-    """Return the pages with a wrong number, of those with verdict `ok`."""
+    """Return the pages with a wrong number, out of those with verdict `ok`."""
     ok = [page for page in pages if page.verdict == Verdict.OK]
     return Share(sum(page.has_wrong_number for page in ok), len(ok))
 
 
 def right_but_flagged(pages: Sequence[JudgedPage]) -> Share:
-    """Return the pages that are neither `ok` nor `blank`, of those with all their words and numbers."""
+    """Return the pages that are neither `ok` nor `blank`, out of those with all words and numbers right."""
     right = [page for page in pages if page.is_right]
     return Share(sum(page.verdict not in (Verdict.OK, Verdict.BLANK) for page in right), len(right))

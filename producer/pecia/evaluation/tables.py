@@ -1,8 +1,8 @@
-"""How tables that were read compare with the true ones: pairs of neighbouring cells, and cells in their place.
+"""Compares read tables with true ones: by pairs of neighbouring cells, and by cells in their place.
 
-Pairs of neighbours forgive a row that is missing and punish cells that are joined, and a table that is not there counts
-as wrong: M. Göbel, T. Hassan, E. Oro, G. Orsi, "A Methodology for Evaluating Algorithms for Table Understanding in PDF
-Documents", DocEng (2012).
+Pairs of neighbours tolerate a missing row and penalise joined cells; a missing table counts as wrong: M. Göbel, T.
+Hassan, E. Oro, G. Orsi, "A Methodology for Evaluating Algorithms for Table Understanding in PDF Documents", DocEng
+(2012).
 """
 
 import re
@@ -15,7 +15,7 @@ from pecia.evaluation.metrics import Share, plain
 from pecia_schemas.blocks import Cell, Doubt, DoubtReason, Table
 
 Pair: TypeAlias = tuple[str, str, str]
-"""`right` or `below`, the text of a cell, and that of its neighbour there."""
+"""`right` or `below`, the text of a cell, and that of its neighbour in this direction."""
 
 _NUMERIC: Final = re.compile(r"\W*\d[\d\W]*")
 _LEADER: Final = re.compile(r"\.{3,}")
@@ -23,7 +23,7 @@ _HALF: Final = 0.5
 
 
 class Overlap(NamedTuple):
-    """How many of the pairs that were read are true, and how many there are on either side."""
+    """Number of read pairs that are true, of all read pairs and of all true pairs."""
 
     right: int = 0
     read: int = 0
@@ -31,20 +31,20 @@ class Overlap(NamedTuple):
 
     @property
     def f1(self) -> float | None:
-        """The harmonic mean of precision and recall; None without any pair."""
+        """The harmonic mean of precision and recall, or None without pairs."""
         return 2 * self.right / (self.read + self.true) if self.read + self.true else None
 
 
 def adjacency(read: Sequence[Table], true: Sequence[Table]) -> Overlap:
-    """Return how many pairs of neighbouring cells agree. Empty cells are passed over on the way to a neighbour."""
+    """Return how many pairs of neighbouring cells agree. Empty cells between neighbours are skipped."""
     pairs, expected = (Counter(chain.from_iterable(map(_pairs, tables))) for tables in (read, true))
     return Overlap((pairs & expected).total(), pairs.total(), expected.total())
 
 
 def in_place(read: Sequence[Table], true: Sequence[Table]) -> list[tuple[Share, Share]]:
-    """Return of each true table the cells with text that stand in their row and column, all and those with numbers.
+    """Return, for each true table, the cells with text in the right row and column: all, and those with numbers.
 
-    Each true table is compared with the table that has most of its cells, each of those once.
+    Each true table is compared with the read table that shares most cells with it; each read table is used once.
     """
     remaining = [_texts(table) for table in read]
     shares: list[tuple[Share, Share]] = []
@@ -60,14 +60,14 @@ def in_place(read: Sequence[Table], true: Sequence[Table]) -> list[tuple[Share, 
 
 
 def destroyed(shares: Sequence[Share], doubts: Sequence[Doubt]) -> Share:
-    """Return the tables with less than half of their cells in place on a page without a doubt of its tables, of all."""
+    """Return the undoubted tables with less than half of their cells in place, out of all tables of the page."""
     doubted = any(doubt.reason is DoubtReason.TABLE_UNCLEAR for doubt in doubts)
     lost = sum(share.part < _HALF * share.whole for share in shares)
     return Share(0 if doubted else lost, len(shares))
 
 
 def _pairs(table: Table) -> Iterator[Pair]:
-    """Yield the neighbours of each cell with text, to its right and below it, each pair once."""
+    """Yield the pairs of each cell with text and its neighbours on the right and below, each pair once."""
     owners: dict[tuple[int, int], Cell] = {}
     for cell in table.cells:
         if _plain(cell.text):
@@ -86,7 +86,7 @@ def _pairs(table: Table) -> Iterator[Pair]:
 
 
 def _texts(table: Table) -> set[tuple[int, int, str]]:
-    """Return the texts of a table with their rows and columns, counted from the first ones that hold any."""
+    """Return the texts of a table with their rows and columns, counted from the first row and column with text."""
     filled = [(cell.row, cell.column, text) for cell in table.cells if (text := _plain(cell.text))]
     top = min((row for row, _, _ in filled), default=0)
     left = min((column for _, column, _ in filled), default=0)
@@ -98,5 +98,5 @@ def _is_numeric(text: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Return a text without white space and without leaders."""
+    """Return a text without white space and leaders."""
     return _LEADER.sub("", plain(text).replace(" ", ""))
