@@ -1,18 +1,18 @@
-"""Exponential backoff: the waits between tries of whatever may succeed later."""
+"""Exponential backoff: waits between attempts at something that may succeed later."""
 
 import random
 from dataclasses import dataclass
 from typing import Final
 
 _MOST_STEPS: Final = 64
-"""By then the longest wait is reached; a float holds the product."""
+"""Number of steps by which the longest wait is always reached, small enough for a float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """`first_s * factor ** (failed - 1)` seconds, at most `longest_s`, times a random number from `spread`.
+    """A wait of `first_s * factor ** (failed - 1)` seconds, at most `longest_s`, times a random number from `spread`.
 
-    The spread keeps callers that failed together from returning together.
+    The spread keeps callers that failed together from retrying together.
     """
 
     first_s: float
@@ -21,9 +21,9 @@ class Backoff:
     spread: tuple[float, float] = (1.0, 1.0)
 
     def wait_s(self, failed: int) -> float:
-        """Return the seconds to wait after `failed` tries, counted from 1."""
+        """Return the seconds to wait after `failed` attempts, counted from 1."""
         return self.spread_s(self.first_s * self.factor ** min(max(0, failed - 1), _MOST_STEPS))
 
     def spread_s(self, wait_s: float) -> float:
-        """Return this wait, bounded and spread, where a server names one."""
+        """Return a wait that a server names, bounded and spread."""
         return min(wait_s, self.longest_s) * random.uniform(*self.spread)  # noqa: S311  spreading load, no secret
