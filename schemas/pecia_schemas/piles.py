@@ -1,4 +1,4 @@
-"""Several files as one document: a ZIP archive that stores them as they are, in the order of their pages, unnamed."""
+"""Several files as one document: a ZIP archive that stores them uncompressed, in page order, without names."""
 
 import shutil
 from collections.abc import Iterable
@@ -10,18 +10,18 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 from pecia_schemas.media import PILE_MARK
 
 _HEADER: Final = 30
-"""Bytes before a member's name, the last four of which say how long that and the extra field behind it are."""
+"""Bytes before a member's name; the last four give the lengths of the name and the extra field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pile:
-    """Documents that are one together, in this order; of a folder those that it holds, as people number them."""
+    """Files that form one document, in this order; a folder stands for its files, in natural order of their names."""
 
     sources: tuple[Path | bytes | IO[bytes], ...]
 
 
 def pack(files: Iterable[IO[bytes]], target: IO[bytes]) -> None:
-    """Write the rest of each file to one archive. The same files make the same bytes."""
+    """Write the rest of each file to one archive. The same files produce the same bytes."""
     with ZipFile(target, "w", ZIP_STORED) as archive:
         archive.writestr(ZipInfo(PILE_MARK), b"")
         for number, file in enumerate(files, 1):
@@ -30,7 +30,7 @@ def pack(files: Iterable[IO[bytes]], target: IO[bytes]) -> None:
 
 
 def members(file: IO[bytes]) -> list[tuple[int, int]]:
-    """Return where each file of an archive begins and ends in it. Raises `ValueError` if it is damaged."""
+    """Return the start and end offsets of each file in an archive. Raises `ValueError` if it is damaged."""
     size = file.seek(0, 2)
     places = []
     try:

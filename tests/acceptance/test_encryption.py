@@ -171,7 +171,7 @@ def test_a_new_key_is_what_the_setting_takes() -> None:
         (("new", "two words"), {}, "1 to 64 letters"),
         (("new", "old"), {"old": OLD}, "There is a key 'old' already"),
         (("rotate",), {}, "There is no key to encrypt with: set PECIA_ENCRYPTION_KEYS"),
-        (("status",), {"old": "no key"}, "PECIA_ENCRYPTION_KEYS holds something that is no key"),
+        (("status",), {"old": "no key"}, "PECIA_ENCRYPTION_KEYS contains an invalid key"),
         (("status",), {"old": OLD}, "Set PECIA_DATABASE_URL"),
     ],
 )
