@@ -183,7 +183,7 @@ def checked_batch(name: str | None) -> str | None:
 def checked_reason(reason: str | None) -> str | None:
     """Return the reason. Raises `InvalidOptionError` if it is too long to be stored."""
     if reason is not None and (len(reason) > storable.REASON or not storable.is_storable(reason)):
-        raise InvalidOptionError(f"A reason may have at most {storable.REASON} characters, none of them NUL.")
+        raise InvalidOptionError(f"A reason may have at most {storable.REASON} characters without NUL.")
     return reason
 
 

@@ -170,7 +170,7 @@ def checked_key(key: str) -> str:
     """Return the idempotency key. Raises `InvalidOptionError` if it is empty or too long."""
     if not 0 < len(key) <= storable.IDEMPOTENCY_KEY or not storable.is_storable(key):
         raise InvalidOptionError(
-            f"An idempotency key must have 1 to {storable.IDEMPOTENCY_KEY} characters, none of them NUL."
+            f"An idempotency key must have 1 to {storable.IDEMPOTENCY_KEY} characters without NUL."
         )
     return key
 
@@ -178,7 +178,7 @@ def checked_key(key: str) -> str:
 def checked_label(label: str | None) -> str | None:
     """Return the label of a document. Raises `InvalidOptionError` if it cannot be stored."""
     if label is not None and not (0 < len(label) <= storable.LABEL and storable.is_storable(label)):
-        raise InvalidOptionError(f"A label must have 1 to {storable.LABEL:,} characters, none of them NUL.")
+        raise InvalidOptionError(f"A label must have 1 to {storable.LABEL:,} characters without NUL.")
     return label
 
 
@@ -197,7 +197,7 @@ def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
         too_long = max(len(key), len(value)) > storable.METADATA
         if not key or too_long or not storable.is_storable(key + value):
             raise InvalidOptionError(
-                f"Metadata keys and values may have at most {storable.METADATA} characters, none of them NUL."
+                f"Metadata keys and values may have at most {storable.METADATA} characters without NUL."
             )
     return metadata
 
