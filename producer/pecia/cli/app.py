@@ -21,7 +21,7 @@ PANELS: Final = {
         "read": "Read documents: pictures, TIFF, PDF, DICOM. Prints the jobs' ids, or with --wait their text.",
         "caption": "Describe videos, segment by segment and in a summary. Prints the jobs' ids, or with "
         "--wait the captions.",
-        "sample": "Write synthetic medical documents for trials: a PDF of some pages, pictures, a damaged file.",
+        "sample": "Write sample medical documents: a PDF of some pages, pictures, a damaged file.",
         "backfill": "Read all documents below a prefix, in the bulk lane. Repeating the command submits "
         "no document twice.",
         "watch-folder": "Read each document that is put into a folder, once, until Ctrl-C or SIGTERM.",
@@ -51,18 +51,18 @@ PANELS: Final = {
         "up": "Run a fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.",
         "demo": "Read a set of medical documents on a throw-away fleet and check every result. Exit 0 only if all "
         "is well.",
-        "doctor": "Check the stores and which workers run. Exit 4 if something is unavailable, 1 if the stores differ.",
+        "doctor": "Check the stores and the workers. Exit 4 if something is unavailable, 1 if the stores differ.",
         "env": "Print the variables that other programs need to reach this fleet, such as `celery -A "
         "pecia_workers.app`.",
         "usage": "Show the usage in tokens and seconds, including discarded attempts.",
-        "worker": "Run one process of the fleet until SIGTERM or Ctrl-C; it finishes the work that it has begun.",
+        "worker": "Run one process of the fleet until SIGTERM or Ctrl-C, which lets it finish its work.",
         "flower": "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
         "gateway": "Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.",
         "mcp": "Serve tools to a language model on standard input and output: submit, status, pages, fields, search.",
         "migrate": "Bring the database to this version's schema. Safe to repeat.",
     },
     "Planning": {
-        "plan": "Work out how many GPUs read a load in time, and their cost, by simulating one of them.",
+        "plan": "Compute how many GPUs read a load in time, and their cost, by simulating one of them.",
         "engine": "Plan which model a GPU can run, check that it reads, and find its sizes.",
         "simulate": "Run the worker's admission policies over a simulated engine; show the waiting times and "
         "the engine's use.",

@@ -84,7 +84,7 @@ def doctor(
     yes: Annotated[bool, typer.Option("--yes", help="Repair without asking; --json never asks.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per finding.")] = False,
 ) -> None:
-    """Check the stores and which workers run. Exit 4 if something is unavailable, 1 if the stores differ.
+    """Check the stores and the workers. Exit 4 if something is unavailable, 1 if the stores differ.
 
     Example: `pecia doctor --deep`
     """

@@ -59,7 +59,7 @@ def plan(
     model: common.ModelName = "",
     as_json: common.AsJson = False,
 ) -> None:
-    """Work out how many GPUs read a load in time, and their cost, by simulating one of them.
+    """Compute how many GPUs read a load in time, and their cost, by simulating one of them.
 
     `pecia engine plan` says what one GPU runs, how fast, and with how many pages at a time. Exit 1 if no number of
     GPUs is enough.

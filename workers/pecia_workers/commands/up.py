@@ -32,7 +32,7 @@ def sample(
         Path, typer.Argument(metavar="DIR", help="Where they are written; made if missing.", file_okay=False)
     ],
 ) -> None:
-    """Write synthetic medical documents for trials: a PDF of some pages, pictures, a damaged file.
+    """Write sample medical documents: a PDF of some pages, pictures, a damaged file.
 
     A file of that name that is there already stays. Prints their paths.
 

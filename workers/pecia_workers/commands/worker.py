@@ -40,7 +40,7 @@ def worker(
         typer.Option(help="What an engine worker does. Default: PECIA_STAGES, else all that its engine can."),
     ] = None,
 ) -> None:
-    """Run one process of the fleet until SIGTERM or Ctrl-C; it finishes the work that it has begun.
+    """Run one process of the fleet until SIGTERM or Ctrl-C, which lets it finish its work.
 
     Example: `pecia worker engine`
     """
