@@ -119,7 +119,7 @@ def test_the_command_reads_with_the_key_alone_and_tells_what_is_under_which(
     without = sealed.pecia("result", str(jobs[0].id), "--json")
     assert PRINTED in with_key.stdout, with_key.stderr
     assert (without.returncode, without.stdout, without.stderr.count("\n")) == (2, "", 1)
-    assert "'old', which PECIA_ENCRYPTION_KEYS does not hold here" in without.stderr
+    assert "'old', which PECIA_ENCRYPTION_KEYS lacks here" in without.stderr
     told = sealed.pecia("keys", "status", "--json", new=NEW, old=OLD)
     unknown = sealed.pecia("keys", "status", new=NEW)
     assert (told.returncode, told.stderr) == (0, "")

@@ -278,7 +278,7 @@ def test_a_place_that_cannot_be_written_is_named_with_the_reason(pecia: Pecia, j
     assert (told.returncode, job.done) == (4, False)
     assert (
         told.stderr
-        == "pecia: The folder of the export cannot be used: File exists. Name another with --to.\n"
+        == "pecia: The folder of the export cannot be used: File exists. Name another one with --to.\n"
     )
 
 

@@ -193,7 +193,7 @@ def test_what_was_accepted_and_refused_before_the_lane_was_full_is_told_with_jso
 
     assert isinstance(told.exception, QueueFullError)
     assert isinstance(told.exception.failures[0], InvalidSourceError)
-    assert f"{REFUSED}: A URL with a user name" in told.stderr
+    assert f"{REFUSED}: The fleet fetches no URL with a user name" in told.stderr
     (line,) = told.stdout.splitlines()
     assert json.loads(line)["job"] == str(fleet.submitted[0].id)
 

@@ -72,7 +72,7 @@ def test_what_was_stored_before_there_were_keys_can_be_read(stored: dict[str, An
 @pytest.mark.parametrize(
     ("keys", "part", "error", "said"),
     [
-        (ring(old=OLD), PART, KeyUnavailableError, "'new', which PECIA_ENCRYPTION_KEYS does not hold"),
+        (ring(old=OLD), PART, KeyUnavailableError, "'new', which PECIA_ENCRYPTION_KEYS lacks here"),
         (ring(new=OLD), PART, SealBrokenError, "'new'"),
         (BOTH, uuid4(), SealBrokenError, None),
     ],

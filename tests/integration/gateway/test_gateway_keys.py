@@ -289,7 +289,7 @@ def test_a_tenant_has_so_many_webhooks_and_no_more(fleet: RealFleet, gateway: Ga
     assert gateway.bearer("other").post("/v1/webhooks", json={"url": HOOK}).status_code == 201
     with (
         Client(gateway.url, api_key=gateway.key("clinic")[1]) as remote,
-        pytest.raises(EndpointLimitError, match="There are 50 endpoints"),
+        pytest.raises(EndpointLimitError, match="The maximum of 50 endpoints"),
     ):
         remote.add_endpoint(HOOK)
     fleet._postgres.execute("DELETE FROM endpoints")
