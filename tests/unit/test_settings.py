@@ -46,7 +46,7 @@ def test_a_file_of_settings_is_held_to_the_same(
 def test_a_url_of_no_server_is_refused_and_not_repeated(words: tuple[str, ...], name: str, url: str) -> None:
     stores = {"PECIA_DATABASE_URL": "postgresql://127.0.0.1:1/x", "PECIA_REDIS_URL": "redis://127.0.0.1:1"}
     ran = run_pecia(*words, env=stores | {"PECIA_PAYLOAD_URL": "p", f"PECIA_{name}_URL": url})
-    assert (ran.returncode, f"PECIA_{name}_URL is not a" in ran.stderr, "hunter2" in ran.stderr) == (
+    assert (ran.returncode, f"PECIA_{name}_URL is no URL" in ran.stderr, "hunter2" in ran.stderr) == (
         2,
         True,
         False,
