@@ -1,7 +1,7 @@
-"""Pecia's client: hand documents to a fleet of readers, and get their text.
+"""Pecia's client: submit documents to a fleet that reads them, and get their text.
 
-The public names stand in `__init__.pyi`. They are imported when they are first used, so that `import pecia` costs next
-to nothing.
+`__init__.pyi` lists the public names. Each is imported at its first use, so that `import pecia` costs almost
+nothing.
 """
 
 from functools import cache

@@ -1,6 +1,6 @@
-"""What operators ask of a fleet: usage, who read or erased what, dead parts, and the keys of its gateway.
+"""SQL of the client for operators: usage, the audit trail, dead parts, and the gateway's keys.
 
-Names, ids and times; no text. Of a key Postgres keeps a hash.
+The results contain names, ids and times, and no document text. Postgres stores only a hash of a key.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ _OF_JOB = "parts.job_id = :job_id"
 
 
 class Accounts(Statements[D_co]):
-    """The accounts of all parts, or of one tenant's, as a client may ask for them."""
+    """Usage of all parts, or of one tenant's parts."""
 
     @transaction
     def since(self, connection: Connection, moment: datetime | None, by: str | None) -> Usage:
@@ -73,7 +73,7 @@ class Accounts(Statements[D_co]):
 
     @transaction
     def of_job(self, connection: Connection, job_id: UUID) -> UsageFigures:
-        """Return the sums over one job's parts, those that are tried again included."""
+        """Return the sums over one job's parts, including parts that will be retried."""
         rows = connection.execute(_sums(None, _OF_JOB), {"job_id": job_id}).mappings()
         return next(UsageFigures.of(row) for row in rows if row["total"])
 
@@ -85,13 +85,13 @@ def _sums(by: str | None, which: str) -> str:
         return _SUMS.format(name=_GROUPS[by], which=which)
     key = by.removeprefix(_METADATA)
     if key in ("", by):
-        raise InvalidOptionError(f"Usage is grouped by {', '.join(_GROUPS)} or {_METADATA}KEY.")
+        raise InvalidOptionError(f"Usage can be grouped by {', '.join(_GROUPS)} or {_METADATA}KEY.")
     return _SUMS.format(name="jobs.metadata->>CAST(:key AS text)", which=which)
 
 
 _PAGE: Final = 500
 
-# Two tables, each by its own index; `before` is where the last page ended.
+# Two tables, each read by its own index; `before` is the end of the last page.
 _ENTRIES = """
     SELECT at, source, id, job_id, actor, action, reason, coalesce(counts, '{}') AS counts FROM (
         SELECT at, 0 AS source, id, job_id, 'client:' || client AS actor, what AS action, NULL AS reason, NULL AS counts
@@ -112,11 +112,11 @@ _FROM_START: Final[Mapping[str, Any]] = {"before": None, "source": None, "id": N
 
 
 TrailPage = tuple[list[AuditEntry], Mapping[str, Any]]
-"""Some entries, and the place after them."""
+"""Some entries, and the position after them."""
 
 
 class Trail(Statements[D_co]):
-    """What the database remembers of reading and erasing."""
+    """The audit trail: records of reads and erasures."""
 
     @transaction
     def page(
@@ -128,7 +128,7 @@ class Trail(Statements[D_co]):
         client: str | None,
         since: datetime | None,
     ) -> TrailPage:
-        """Return some entries that fit and follow the place, newest first, and the place after them."""
+        """Return some matching entries after the position, newest first, and the next position."""
         who = client and f"client:{client}"
         values = {"job_id": job_id, "actor": who, "since": since, "limit": _PAGE, **place}
         rows = connection.execute(_ENTRIES, values).mappings()
@@ -138,9 +138,9 @@ class Trail(Statements[D_co]):
 
 
 _CODES = tuple(code for code in FailureCode if code.retryable or code is FailureCode.POISONED)
-"""Failures that another attempt may mend: all attempts at the part are used up, or its workers died on it."""
+"""Failures that another attempt may cure: the part has no attempts left, or its workers died on it."""
 
-# Of a job that is not wanted any more, or whose document is gone, nothing waits.
+# Parts of cancelled or expired jobs, and of jobs without their document, are left out.
 _DEAD = """
     SELECT parts.id, parts.job_id, jobs.state AS job_state, jobs.kind, parts.stage,
            parts.ordinal + 1 AS number, parts.lane, parts.failure, parts.attempt AS attempts, parts.strikes,
@@ -165,7 +165,7 @@ _HISTORY = """
 
 
 class DeadParts(Statements[D_co]):
-    """All of them, as a client may ask for them."""
+    """The dead parts of all jobs."""
 
     @transaction
     def latest(
@@ -177,7 +177,7 @@ class DeadParts(Statements[D_co]):
         since: datetime | None,
         limit: int | None,
     ) -> list[DeadPart]:
-        """Return those that failed last first. Raises `InvalidOptionError` for a code that is final."""
+        """Return dead parts, the latest first. Raises `InvalidOptionError` for a code that is never retried."""
         if code is not None and code not in _CODES:
             raise InvalidOptionError(f"Dead parts failed with one of {', '.join(_CODES)}; {code} is final.")
         codes = list(_CODES if code is None else [code])
@@ -186,14 +186,14 @@ class DeadParts(Statements[D_co]):
 
     @transaction
     def one(self, connection: Connection, part_id: UUID) -> DeadPart:
-        """Return the part with its events. Raises `InvalidOptionError` if it is not one of them."""
+        """Return a dead part with its events. Raises `InvalidOptionError` if the part is not dead."""
         (part,) = _chosen(connection, [part_id])
         events = connection.execute(_HISTORY, {"part_id": part_id}).mappings()
         return part.model_copy(update={"events": tuple(JobEvent(**row) for row in events)})
 
     @transaction
     def by_job(self, connection: Connection, part_ids: Collection[UUID]) -> dict[UUID, list[UUID]]:
-        """Return the parts of each job. Raises `InvalidOptionError` if there is one among them that is not dead."""
+        """Return dead parts grouped by job. Raises `InvalidOptionError` if one of the parts is not dead."""
         found: dict[UUID, list[UUID]] = {}
         for part in _chosen(connection, part_ids):
             found.setdefault(part.job_id, []).append(part.id)
@@ -204,7 +204,7 @@ def _chosen(connection: Connection, part_ids: Collection[UUID]) -> list[DeadPart
     values = {"codes": list(_CODES), "part_ids": list(part_ids)}
     parts = [DeadPart(**row) for row in connection.execute(_CHOSEN, values).mappings()]
     for missing in set(part_ids) - {part.id for part in parts}:
-        raise InvalidOptionError(f"There is no dead part {missing}; `pecia dead list` shows those there are.")
+        raise InvalidOptionError(f"Dead part {missing} does not exist; see `pecia dead list`.")
     return parts
 
 
@@ -216,7 +216,7 @@ _ADD = """
     VALUES (:id, :digest, :tenant, :name, :scopes, :lanes, :pages_per_day, :pages_in_flight, :expires_at)
     RETURNING created_at
     """
-# Postgres says what has expired: the clock of a gateway may be wrong.
+# Postgres decides which keys have expired, because a gateway's clock may be wrong.
 _KEYS = "SELECT *, coalesce(expires_at <= now(), false) AS expired FROM access_keys"
 _LIST = f"{_KEYS} WHERE CAST(:tenant AS text) IS NULL OR tenant = :tenant ORDER BY tenant, name, id"
 _ONE = f"{_KEYS} WHERE id = :id"
@@ -232,7 +232,7 @@ _RETIRE = """
     """
 _REVOKE = "UPDATE access_keys SET revoked_at = coalesce(revoked_at, now()) WHERE id = :id RETURNING id"
 
-# A document that is not cut yet counts as one page. Ids begin with the time at which they were drawn.
+# A document that is not cut yet counts as one page. Ids begin with the time of their creation.
 _LOAD = """
     SELECT (
         SELECT coalesce(sum(coalesce(total, 1)), 0) FROM jobs
@@ -245,63 +245,63 @@ _LOAD = """
 
 
 class Scope(StrEnum):
-    """What a key may do."""
+    """A permission of a key."""
 
     SUBMIT = "submit"
-    """Submit work, cancel it and run it again."""
+    """Submit, cancel and retry jobs."""
     READ = "read"
     """See jobs, their results and events."""
     REVIEW = "review"
-    """Find the pages that a person should look at."""
+    """Find the pages that need a review."""
     ADMIN = "admin"
     """Erase jobs; register webhooks and list their deliveries; see usage; make and revoke the tenant's keys."""
 
 
 class AccessKey(Record):
-    """A key as it is known, without its secret."""
+    """A key of the gateway, without its secret."""
 
     id: UUID
     tenant: str
-    """Whose jobs it sees, and no others."""
+    """The only tenant whose jobs the key can see."""
     name: str
     scopes: tuple[Scope, ...]
     lanes: tuple[Lane, ...]
-    """Into which it may submit."""
+    """Lanes to which the key may submit."""
     pages_per_day: int | None
-    """None: no limit. Keys of a tenant that have the same name share their limits."""
+    """None for no limit. Keys of a tenant with the same name share their limits."""
     pages_in_flight: int | None
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
     expired: bool = Field(default=False, exclude=True, repr=False)
-    """When it was looked up."""
+    """Whether the key had expired at the lookup."""
     digest: bytes = Field(default=b"", exclude=True, repr=False)
 
     @property
     def client(self) -> str:
-        """By which name its jobs were submitted, and the audit trail knows who read."""
+        """Name of the key as a client, in its jobs and in the audit trail."""
         return f"{self.tenant}/{self.name}"
 
     @property
     def is_valid(self) -> bool:
-        """Whether it opens anything."""
+        """Whether the key is neither revoked nor expired."""
         return self.revoked_at is None and not self.expired
 
     def opens(self, secret: bytes) -> bool:
-        """Whether that is its secret; takes equally long for every wrong one."""
+        """Return whether the secret is right and the key valid. The comparison takes constant time."""
         return hmac.compare_digest(hashlib.sha256(secret).digest(), self.digest) and self.is_valid
 
 
 class AccessUsage(Record):
-    """What of a key's limits is taken."""
+    """Used amounts of a key's limits."""
 
     pages_of_day: int
-    """Submitted in the last 24 hours."""
+    """Pages submitted in the last 24 hours."""
     pages_in_flight: int
 
 
 def parsed(key: str) -> tuple[UUID, bytes] | None:
-    """Return the id and the secret of a key; None for what has not its form."""
+    """Return the id and the secret of a key, or None for malformed text."""
     prefix, _, rest = key.partition("_")
     identifier, _, secret = rest.partition("_")
     try:
@@ -311,14 +311,14 @@ def parsed(key: str) -> tuple[UUID, bytes] | None:
 
 
 def _drawn() -> tuple[dict[str, Any], str]:
-    """Return the id and the digest of a new key, and the text that its bearer shows."""
+    """Return the id and digest of a new key, and its text for the user."""
     identifier, secret = new_id(), secrets.token_urlsafe(32)
     digest = hashlib.sha256(secret.encode()).digest()
     return {"id": identifier, "digest": digest}, f"{_PREFIX}_{identifier.hex}_{secret}"
 
 
 class AccessKeys(Statements[D_co]):
-    """All keys, as an operator makes them and the gateway asks for them."""
+    """All keys: operators make them, the gateway looks them up."""
 
     @unrepeatable
     def add(
@@ -333,14 +333,14 @@ class AccessKeys(Statements[D_co]):
         pages_in_flight: int | None,
         expires_at: datetime | None,
     ) -> tuple[AccessKey, str]:
-        """Make a key; return it, and the text that its bearer shows, which is shown once.
+        """Make a key. Return it with its text for the user, which only this call returns.
 
-        Raises `InvalidOptionError` for a name that cannot be one.
+        Raises `InvalidOptionError` for an invalid name.
         """
         for text, what in ((tenant, "tenant"), (name, "key")):
             if not _NAME.fullmatch(text):
                 raise InvalidOptionError(
-                    f"The name of a {what} has 1 to {storable.TENANT} of a-z, 0-9, '.', '_' and '-', "
+                    f"The name of a {what} must have 1 to {storable.TENANT} of a-z, 0-9, '.', '_' and '-', "
                     "a letter or digit first."
                 )
         drawn, secret = _drawn()
@@ -359,40 +359,40 @@ class AccessKeys(Statements[D_co]):
 
     @unrepeatable
     def rotate(self, connection: Connection, former: UUID, overlap: timedelta) -> tuple[AccessKey, str]:
-        """Make a key with the rights of another, which ends after the overlap; return it and its text as `add` does.
+        """Make a key with the rights of another, which ends after the overlap. Return the same as `add`.
 
-        If the former key has an end, the new one lasts as long as that was made for. Raises `InvalidOptionError` if the
-        former key has ended or never was.
+        If the former key had a lifetime, the new key gets the same. Raises `InvalidOptionError` if the former key has
+        ended or does not exist.
         """
         drawn, secret = _drawn()
         row = connection.execute(_ROTATE, {**drawn, "former": former}).mappings().first()
         if row is None:
-            raise InvalidOptionError(f"No key {former} is valid; `pecia access list` shows those there are.")
+            raise InvalidOptionError(f"Key {former} is not valid; `pecia access list` shows the keys.")
         connection.execute(_RETIRE, {"former": former, "overlap": overlap})
         return AccessKey.model_validate(row), secret
 
     @transaction
     def all(self, connection: Connection, tenant: str | None) -> list[AccessKey]:
-        """Return all keys, those of one tenant if it is named."""
+        """Return all keys, or those of one tenant."""
         return [
             AccessKey.model_validate(row) for row in connection.execute(_LIST, {"tenant": tenant}).mappings()
         ]
 
     @transaction
     def one(self, connection: Connection, key: UUID) -> AccessKey | None:
-        """Return the key of that id, also a revoked key."""
+        """Return the key with this id, even if revoked, or None."""
         row = connection.execute(_ONE, {"id": key}).mappings().first()
         return None if row is None else AccessKey.model_validate(row)
 
     @transaction
     def revoke(self, connection: Connection, key: UUID) -> None:
-        """End a key. Raises `InvalidOptionError` if there is no such key."""
+        """Revoke a key. Raises `InvalidOptionError` if the key does not exist."""
         if connection.execute(_REVOKE, {"id": key}).first() is None:
-            raise InvalidOptionError(f"There is no key {key}; `pecia access list` shows those there are.")
+            raise InvalidOptionError(f"Key {key} does not exist; `pecia access list` shows the keys.")
 
     @transaction
     def load(self, connection: Connection, key: AccessKey) -> AccessUsage:
-        """Return how much of its limits a key has taken."""
-        oldest = least_id(datetime.now(UTC) - timedelta(days=2))  # clients' clocks may differ by one more
+        """Return the used amounts of a key's limits."""
+        oldest = least_id(datetime.now(UTC) - timedelta(days=2))  # a client's clock may be a day off
         values = {"tenant": key.tenant, "client": key.client, "oldest": oldest}
         return AccessUsage(**connection.execute(_LOAD, values).mappings().first())

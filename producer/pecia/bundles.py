@@ -1,4 +1,4 @@
-"""The documents of a bundle as files: one for each document, in folders by patient if wanted, and a manifest."""
+"""Writes the documents of a bundle to one file each, optionally in folders by patient, with a manifest."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from pecia_schemas.media import Ordinals
 from pecia_schemas.results import BundledDocument
 
 PATTERN: Final = "{date}-{kind}-{number}"
-"""How a document's file is called: without its patient."""
+"""Default name of a document's file; it does not name the patient."""
 MANIFEST: Final = "manifest.json"
 _PLACES: Final = ("date", "kind", "number", "patient", "title")
 _PLACE: Final = re.compile(r"\{(\w*)\}")
@@ -31,21 +31,21 @@ class By(StrEnum):
     """How the files of a bundle are laid out."""
 
     DOCUMENT = "document"
-    """All in one folder."""
+    """All documents in one folder."""
     PATIENT = "patient"
-    """A folder for each patient, and one for documents whose patient is not known."""
+    """One folder for each patient, and one for each document of an unknown patient."""
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise `InvalidOptionError` unless a pattern of names holds text and known places alone."""
+    """Raise `InvalidOptionError` unless a pattern has only text and known placeholders."""
     unknown = [name for name in _PLACE.findall(pattern) if name not in _PLACES]
     if unknown or re.search(r"[{}]", _PLACE.sub("", pattern)) or not pattern.strip():
         known = ", ".join(f"{{{name}}}" for name in _PLACES)
-        raise InvalidOptionError(f"A pattern of names holds {known} and other text.")
+        raise InvalidOptionError(f"A pattern of names may contain {known} and other text.")
 
 
 def name_of(document: BundledDocument, pattern: str = PATTERN) -> str:
-    """Return what the file of a document is called by a pattern, without a suffix."""
+    """Return the file name of a document for a pattern, without a suffix."""
     part = document.part
     values = {
         "date": part.date.isoformat() if part.date else "undated",
@@ -65,18 +65,18 @@ class Layout:
     by: By = By.DOCUMENT
     pattern: str = PATTERN
     with_conflicts: bool = False
-    """Whether documents whose patient is in conflict are written too, with no other in their folder."""
+    """Whether documents with a patient conflict are written too, each in its own folder."""
 
     def __post_init__(self) -> None:
-        """Raise `InvalidOptionError` for a pattern that cannot be meant."""
+        """Raise `InvalidOptionError` for an invalid pattern."""
         check_pattern(self.pattern)
 
     def write(
         self, job_id: UUID, bundle: Bundle, suffix: str, save: Callable[[BundledDocument, str], str]
     ) -> tuple[list[str], list[BundledDocument], str]:
-        """Write each document by `save`, which takes it and its file's name, and returns the file's SHA-256.
+        """Write each document by `save`, which takes the document and a file name and returns the file's SHA-256.
 
-        Return the names of the files, the documents that are held back, and the manifest.
+        Return the file names, the documents that are held back, and the manifest.
         """
         stems: dict[str, Stems] = {}
         files: list[str] = []
@@ -109,10 +109,10 @@ def save_documents(
     format: Format = Format.PDF,  # noqa: A002  as `Job.save` has it
     layout: Layout | None = None,
 ) -> tuple[list[Path], list[BundledDocument]]:
-    """Write each document of a job's bundle to a file, and `manifest.json`; return the files, and those held back.
+    """Write each document of a job's bundle to a file, and `manifest.json`. Return the files, and documents held back.
 
-    A document whose pages are of two patients, or not of the expected one, is held back unless the layout says
-    otherwise. Files that are there are replaced. Raises what `Job.save` raises.
+    A document with pages of two patients, or not of the expected one, is held back unless the layout includes
+    conflicts. Existing files are replaced. Raises the errors of `Job.save`.
     """
     root = Path(folder)
 
@@ -137,7 +137,7 @@ def _folder_of(document: BundledDocument) -> str:
 
 
 def _entry(document: BundledDocument, file: str | None, digest: str | None) -> dict[str, Any]:
-    """Return a line of the manifest. It names no patient."""
+    """Return a document's entry in the manifest. It names no patient."""
     part = document.part
     return {
         "number": part.number,
@@ -153,7 +153,7 @@ def _entry(document: BundledDocument, file: str | None, digest: str | None) -> d
 
 
 def table_of(bundle: Bundle) -> tuple[Sequence[str], list[tuple[object, ...]]]:
-    """Return headings and a row for each document, those in conflict first."""
+    """Return headings and a row for each document, those with a patient conflict first."""
     headings = ("document", "pages", "kind", "patient", "date", "doubts", "title")
     ordered = sorted(bundle.documents, key=lambda document: not document.part.has_conflict)
     return headings, [

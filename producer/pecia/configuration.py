@@ -1,4 +1,4 @@
-"""Which stores a client talks to: its arguments, the settings, or the fleet that runs on this machine."""
+"""Finds the stores of a client: by its arguments, the settings, or the fleet that runs on this machine."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def resolve(
 ) -> ClientSettings:
     """Return settings that name all three stores, or a gateway.
 
-    Raises `ConfigurationError`, never with a URL in its text.
+    Raises `ConfigurationError`, whose text never contains a URL.
     """
     settings = settings or from_environment()
     if through := _gateway(settings, database_url, api_key):
         return through
     if find_spec("psycopg") is None:
         raise ConfigurationError(
-            "A client without a gateway reaches Postgres, Redis and the payload store itself: "
+            "A client without a gateway accesses Postgres, Redis and the payload store itself: "
             f'{install_command("stores")}, or name a gateway: Client("https://…", api_key=…), PECIA_GATEWAY_URL.'
         )
     given: dict[str, str] = {}
@@ -55,7 +55,7 @@ def resolve(
         found_in = given.pop("found_in")
     if missing:
         names = ", ".join(f"PECIA_{name.upper()}" for name in missing)
-        raise InvalidSettingError(f"Set {names} too: the three stores of a fleet belong together.")
+        raise InvalidSettingError(f"Set {names} too: a client needs all three stores of a fleet.")
     if settings.tracing:
         try:
             tracing.enable()
@@ -65,10 +65,10 @@ def resolve(
 
 
 def located(settings: ClientSettings) -> ClientSettings:
-    """Return settings whose stores are where they are now: a fleet that was found on this machine may have moved.
+    """Return settings with the current URLs of the stores: a fleet that was found on this machine may have moved.
 
-    It is looked up in its home alone, for another fleet does not have the jobs. While none runs there, the
-    stores stay where they were.
+    The fleet is looked up only in its home, because another fleet does not have the jobs. While none runs there, the
+    former URLs stay.
     """
     if settings.found_in:
         with suppress(running.NoFleetError):
@@ -77,14 +77,14 @@ def located(settings: ClientSettings) -> ClientSettings:
 
 
 def document_settings() -> DocumentSettings:
-    """Return how buckets of documents are reached. Raises `InvalidSettingError`."""
+    """Return the settings for access to buckets of documents. Raises `InvalidSettingError`."""
     from pecia_schemas.settings.worker import DocumentSettings  # noqa: PLC0415  most clients reach no bucket
 
     return read(DocumentSettings)
 
 
 def _gateway(settings: ClientSettings, url: str | None, api_key: str | None) -> ClientSettings | None:
-    """Return settings that name a gateway and its key; None if stores are meant."""
+    """Return settings with a gateway and its key, or None if the client uses stores."""
     if url is None and not settings.database_url.get_secret_value():
         url = settings.gateway_url
     if not (url or "").startswith(("https://", "http://")):
@@ -92,18 +92,18 @@ def _gateway(settings: ClientSettings, url: str | None, api_key: str | None) -> 
     key = settings.api_key if api_key is None else SecretStr(api_key)
     if not key.get_secret_value().isascii() or not key.get_secret_value():
         raise InvalidSettingError(
-            "A gateway wants a key: Client(url, api_key=…) or PECIA_API_KEY, as `pecia access create` printed it."
+            "A gateway needs a key: set api_key or PECIA_API_KEY to the key that `pecia access create` printed."
         )
     return settings.model_copy(update={"gateway_url": url, "api_key": key})
 
 
 def database_url(settings: ClientSettings) -> str:
-    """Return where Postgres is now."""
+    """Return the current URL of Postgres."""
     return located(settings).database_url.get_secret_value()
 
 
 def redis_url(settings: ClientSettings) -> str:
-    """Return where Redis is now. Raises `InvalidSettingError` for a URL of something else."""
+    """Return the current URL of Redis. Raises `InvalidSettingError` for any other URL."""
     url = located(settings).redis_url.get_secret_value()
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise no_redis_url()
@@ -111,14 +111,14 @@ def redis_url(settings: ClientSettings) -> str:
 
 
 def no_redis_url() -> InvalidSettingError:
-    """Return the fault of a URL that names no Redis."""
+    """Return the error for a URL that is not one of Redis."""
     return InvalidSettingError(
-        "PECIA_REDIS_URL is no URL of a Redis: it reads redis://, rediss:// or unix://."
+        "PECIA_REDIS_URL is not a Redis URL: it must begin with redis://, rediss:// or unix://."
     )
 
 
 def client_name(settings: ClientSettings) -> str:
-    """Return who submits: as set, else `user@host`."""
+    """Return the client's name: as set, or else `user@host`."""
     if settings.client_name:
         return settings.client_name
     try:

@@ -68,16 +68,16 @@ _CONNECTING = 10
 
 
 class Connections(Inheritable):
-    """The three stores of a fleet, opened when they are first needed."""
+    """The three stores of a fleet, each opened at its first use."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         super().__init__()
-        redis_url(settings)  # refused before it is needed
+        redis_url(settings)  # an invalid URL is refused early
         self._database = Database(partial(database_url, settings), connect_timeout=settings.connect_timeout)
         self.keys = settings.keyring
         self.poll_s = settings.poll_interval.total_seconds()
-        """Seconds after which a waiting client looks by itself."""
+        """Seconds after which a waiting client queries the jobs without an announcement."""
         self.backlog = Backlog(settings.max_backlog)
         self.trail = Trail(self._database)
         self.dead = DeadParts(self._database)
@@ -85,7 +85,7 @@ class Connections(Inheritable):
         self._name(client_name(settings), None)
 
     def _name(self, client: str, tenant: str | None) -> None:
-        """Note who asks, and whose jobs alone are found; None: everybody's."""
+        """Set the client's name, and the only tenant whose jobs are found; None finds all."""
         self.client, self.tenant = client, tenant
         self._asks = asks = self._database, self.keys, client, tenant
         self.store, self.deliveries = Store(*asks), Deliveries(*asks)
@@ -95,29 +95,29 @@ class Connections(Inheritable):
             vars(self).pop(of_the_former, None)
 
     def seen_by(self, client: str, tenant: str) -> Self:
-        """Return the same as a client of that name sees it, for one tenant's jobs. It is not to be closed."""
-        self.bus  # noqa: B018  opened once, for all of them
+        """Return a view for a client of that name and one tenant's jobs. The caller must not close it."""
+        self.bus  # noqa: B018  opened once, for all views
         view = copy(self)
         view._name(client, tenant)  # noqa: SLF001  another of this class
         return view
 
     @cached_property
     def transitions(self) -> Transitions[Database]:
-        """What moves jobs. Who only reads or submits does without it, and without SQLAlchemy, which is slow to load."""
+        """Changes of jobs. Loaded at the first use, because it imports SQLAlchemy, which is slow to load."""
         from pecia.transitions import Transitions  # noqa: PLC0415
 
         return Transitions(*self._asks)
 
     @cached_property
     def purging(self) -> Purging[Database]:
-        """What erases jobs; by SQLAlchemy too."""
+        """Erasure of jobs; imports SQLAlchemy too."""
         from pecia.transitions import Purging  # noqa: PLC0415
 
         return Purging(*self._asks)
 
     @cached_property
     def reviews(self) -> Reviews[Database]:
-        """What people decide about pages; as above."""
+        """Reviews of pages and bundles; imports SQLAlchemy too."""
         from pecia.review.statements import Reviews  # noqa: PLC0415
 
         return Reviews(*self._asks)
@@ -128,7 +128,7 @@ class Connections(Inheritable):
         return sources.open_payloads(self._settings, self.keys)
 
     def check_drawing(self, form: Format) -> None:
-        """Raise `ConfigurationError` unless results with the pages' pictures can be written here."""
+        """Raise `ConfigurationError` unless this installation can write results with the pages' pictures."""
         from pecia.saving import page_pictures  # noqa: PLC0415  most callers write no files
 
         page_pictures(form)
@@ -142,7 +142,7 @@ class Connections(Inheritable):
         revision: int | None,  # noqa: ARG002  the result has it
         document: int | None,  # noqa: ARG002  as above
     ) -> Callable[[Document, Path], None]:
-        """Return what writes a result with the pages' pictures to a file. Raises `DocumentGoneError`."""
+        """Return a function that writes a result with the pages' pictures to a file. Raises `DocumentGoneError`."""
         from pecia.saving import write_with_pictures  # noqa: PLC0415  as above
 
         original = self.store.original(job_id)
@@ -161,7 +161,7 @@ class Connections(Inheritable):
         return closing(Announcements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline))
 
     def prepared(self, items: Sequence[Item], options: Options) -> Callable[[], Outcomes]:
-        """Store payloads and return what writes rows, then messages: whatever breaks in between, nothing is lost."""
+        """Store payloads and return a function that writes rows, then messages. A failure in between loses nothing."""
         prepared = prepare(items, self.payloads, options, self.keys)
         return partial(self._accept, prepared, options.priority)
 
@@ -174,7 +174,7 @@ class Connections(Inheritable):
         return submission.outcomes(prepared, accepted)
 
     def _write(self, new: Sequence[NewJob]) -> list[Accepted | SubmitError]:
-        """Write jobs and return what became of each. What Postgres refuses is halved until the one job is found."""
+        """Write jobs and return their outcomes. If Postgres refuses a batch, halve it until the faulty job is found."""
         try:
             if len(new) == 1 and new[0].is_simple:
                 one = partial(submission.accept_one, new=new[0])
@@ -188,16 +188,16 @@ class Connections(Inheritable):
             return self._write(new[:half]) + self._write(new[half:])
 
     def _accepting(self, new: Sequence[NewJob]) -> Callable[[Connection], list[Accepted | SubmitError]]:
-        """Return the work of the transaction that writes jobs."""
+        """Return the function that writes jobs in one transaction."""
         return partial(submission.accept, batch=new, keys=self.keys, is_stored=self.holds)
 
     def holds(self, payload: str) -> bool:
-        """Return whether the payload store holds something of that name, to the work of a transaction."""
+        """Return whether the payload store has a payload of that name. Callable within a transaction."""
         with sources.store_answers():
             return within_work(self.payloads.holds)(payload_named(payload))
 
     def erase(self, job_ids: Sequence[UUID], reason: str | None) -> tuple[list[Erasure], list[UUID]]:
-        """Erase what these jobs hold; return what that was, and which of them were cancelled for it."""
+        """Erase the content of these jobs; return what was erased, and the jobs that were cancelled for it."""
         erased: list[Erasure] = []
         cancelled: list[UUID] = []
         for batch in batches(job_ids, self.purging.AT_ONCE):
@@ -218,17 +218,17 @@ class Connections(Inheritable):
             self.payloads.delete(payload_named(payload))
 
     def publish(self, messages: Sequence[PartMessage]) -> None:
-        """Hand accepted parts to the fleet. What cannot be handed over now, the fleet's relay picks up."""
+        """Publish accepted parts to the fleet. The fleet's relay publishes those that Redis did not take."""
         if not messages:
             return
         with submission.sending(messages):
             left = self.bus.publish(messages)
         if left:
-            with suppress(UnavailableError):  # upkeep misses them in Redis, seconds later
+            with suppress(UnavailableError):  # upkeep finds them missing in Redis seconds later
                 self.store.leave_to_relay([message.part for message in left])
 
     def close(self) -> None:
-        """Close this process's own resources, and let go of its parent's."""
+        """Close this process's own resources, and drop those inherited from its parent without closing them."""
         try:
             self._database.dispose(close=not self.are_inherited)
         finally:

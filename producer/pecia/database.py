@@ -1,4 +1,4 @@
-"""Transactions of a client: bounded in time, repeated where that is safe, with errors that say what to do."""
+"""Transactions of a client: bounded in time, repeated where that is safe, with errors that name the next step."""
 
 import math
 import time
@@ -21,34 +21,34 @@ from pecia_schemas.connecting import BoundedConnection
 T = TypeVar("T")
 
 _MOST: Final = 15
-"""Connections at a time: further transactions wait for one."""
+"""Maximum number of connections; further transactions wait."""
 _KEPT: Final = 5
-"""Connections that are kept while nothing needs them."""
+"""Maximum number of idle connections."""
 _FRESH_S: Final = 1.0
-"""How lately a connection has answered of which it need not be asked whether it lives."""
+"""Time after an answer in which a connection is used without a check."""
 
 
 class Pooled(Connection):
-    """What a transaction is made on."""
+    """The connection of a transaction."""
 
     def __init__(self, driver: BoundedConnection) -> None:
         self._driver = driver
 
     def execute_as_is(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
-        """Run SQL in which `%(name)s` stands for a parameter."""
+        """Run SQL with parameters in the form `%(name)s`."""
         cursor = self._driver.execute(cast("Any", statement), parameters)
         return Rows(cursor.fetchall() if cursor.description else [])
 
 
 class Pool:
-    """Connections to Postgres that are opened when they are first needed, for any number of threads.
+    """Connections to Postgres that are opened when needed, for any number of threads.
 
-    Each is closed on which a statement got no answer in time, and with it all that are idle, which may be as dead; so
-    it is after an error that another server may not have, such as that of a primary which was demoted.
+    After a statement that was not answered in time, its connection is closed, and all idle ones, which may be dead too.
+    The same happens after an error that is specific to the server, such as a primary that was demoted.
     """
 
     def __init__(self, locate: Callable[[], Mapping[str, Any]], timeout: timedelta) -> None:
-        """`locate` returns libpq's parameters, for each connection anew."""
+        """`locate` returns libpq's parameters; it is called for each new connection."""
         self._locate = locate
         self._timeout = timeout
         self._begin, self._bounds = connecting.begin_within(timeout), connecting.bounds_of(timeout, "SESSION")
@@ -58,13 +58,13 @@ class Pool:
 
     @contextmanager
     def transaction(self, *, alone: bool = False) -> Iterator[Pooled]:
-        """Lend a connection on which a transaction has begun; commit it, or roll it back after an error.
+        """Lend a connection with an open transaction; commit at the end, or roll back after an error.
 
-        A statement that is `alone` may be the transaction: one round trip in place of three.
+        With `alone` the block is one statement, which may be its own transaction: one round trip instead of three.
         """
         if not self._free.acquire(timeout=self._timeout.total_seconds()):
             raise errors.DatabaseUnavailableError(
-                f"All {_MOST} connections of this client are at work: share it between fewer threads."
+                f"All {_MOST} connections of this client are in use: share it between fewer threads."
             )
         try:
             with self._begun(alone=alone) as connection:
@@ -73,7 +73,7 @@ class Pool:
             self._free.release()
 
     def dispose(self, *, close: bool) -> None:
-        """Let go of all connections, those that are at work once they come back; `close` those that are idle."""
+        """Release all connections, those in use when they return. With `close`, close the idle ones."""
         self._over = True
         if close:
             self._drop_idle()
@@ -108,7 +108,7 @@ class Pool:
                 self._idle.append(connection)
 
     def _living(self, *, alone: bool) -> BoundedConnection | None:
-        """Return an idle connection on which a transaction begins, if there is one: this is how it is pinged."""
+        """Begin a transaction on an idle connection and return it, or None. Beginning also checks the connection."""
         with suppress(IndexError):
             connection = self._idle.pop()
             if alone and connection.prepare_threshold and time.monotonic() < connection.fresh_until:
@@ -135,7 +135,7 @@ class Pool:
         return connection
 
     def _begin_on(self, connection: BoundedConnection) -> None:
-        """Begin a transaction; on a connection of the server's own its limits stand already."""
+        """Begin a transaction. A direct connection to the server has its limits set already."""
         begin = "BEGIN" if connection.prepare_threshold else self._begin
         connection.execute(cast("Any", begin), prepare=False)
 
@@ -150,10 +150,10 @@ _PAUSES: Final = (0.05, 0.3)  # seconds before the second and the third try
 
 
 class Database:
-    """A pool of connections to Postgres. Not to be used across a fork."""
+    """A pool of connections to Postgres. A forked child must not use it."""
 
     def __init__(self, locate: Callable[[], str], *, connect_timeout: timedelta) -> None:
-        """`locate` returns the URL, for each connection anew. Raises `InvalidSettingError` if it is none."""
+        """`locate` returns the URL, once for each new connection. Raises `InvalidSettingError` for an invalid URL."""
         self._timeout = connect_timeout.total_seconds()
         connect_options(locate(), self._timeout)
         self._pool = Pool(lambda: connect_options(locate(), self._timeout), STATEMENT_TIMEOUT)
@@ -162,9 +162,9 @@ class Database:
     def transaction(
         self, work: Callable[[Connection], T], *, repeatable: bool = True, alone: bool = False
     ) -> T:
-        """Run `work` in one transaction, `alone` if it is one statement, and return what it returns.
+        """Run `work` in one transaction, `alone` if it is one statement, and return its result.
 
-        After a lost connection it is unknown whether it was committed: then it runs again only if it is `repeatable`.
+        After a lost connection it is unknown whether the transaction was committed: only `repeatable` work runs again.
         """
         tries = Tries(self._timeout, repeatable=repeatable)
         while True:
@@ -178,16 +178,16 @@ class Database:
             time.sleep(pause)
 
     def alone(self, work: Callable[[Connection], T | None]) -> T | None:
-        """Run one statement as a transaction of its own, and return what it returns."""
+        """Run one statement as its own transaction, and return its result."""
         return self.transaction(work, alone=True)
 
     def dispose(self, *, close: bool = True) -> None:
-        """Let go of all connections; in a forked child with `close=False`, for they are the parent's."""
+        """Release all connections. A forked child passes `close=False`, because they belong to its parent."""
         self._pool.dispose(close=close)
 
 
 class Tries:
-    """How often one transaction is run."""
+    """Decides how often one transaction is tried."""
 
     def __init__(self, timeout: float, *, repeatable: bool) -> None:
         self._until = time.monotonic() + timeout
@@ -195,7 +195,7 @@ class Tries:
         self._pauses = iter(_PAUSES)
 
     def pause(self, error: Exception) -> float | None:
-        """Return the seconds to wait before it runs again; None: it does not."""
+        """Return the seconds before the next try, or None if there is no further try."""
         may_repeat = connecting.is_transient(error) and (
             self._repeatable or not connecting.may_be_committed(error)
         )
@@ -206,7 +206,7 @@ class Tries:
 
 @contextmanager
 def translated(locate: Callable[[], str]) -> Iterator[None]:
-    """Raise what the driver and the pool raise as errors of this client that say what to do."""
+    """Convert errors of the driver and the pool to errors of this client that name the next step."""
     try:
         yield
     except Exception as error:
@@ -215,19 +215,19 @@ def translated(locate: Callable[[], str]) -> Iterator[None]:
         said = connecting.explain(error, locate())
         if verdict is connecting.Verdict.TRANSIENT:
             raise errors.DatabaseUnavailableError(said) from error
-        # The original error quotes the values.
+        # The driver's error quotes values.
         if verdict is connecting.Verdict.FAULT:
             raise errors.ConfigurationError(said) from None
         raise errors.DatabaseRefusedError(said, connecting.name_of(error)) from None
 
 
 def connect_options(database_url: str, timeout: float) -> dict[str, Any]:
-    """Return libpq's parameters of a client's connection. Raises `InvalidSettingError` for an invalid URL."""
+    """Return libpq's parameters for a client's connection. Raises `InvalidSettingError` for an invalid URL."""
     try:
         named = connecting.parameters_of(database_url)
         make_conninfo(**named)
     except (ValueError, psycopg.Error):
         raise errors.InvalidSettingError(
-            "PECIA_DATABASE_URL is no URL of a database: it reads postgresql://user:password@host/database."
+            "PECIA_DATABASE_URL is not a Postgres URL: write postgresql://user:password@host/database."
         ) from None
     return {**connecting.CONNECT_ARGS, "connect_timeout": max(2, math.ceil(timeout)), **named}

@@ -1,4 +1,4 @@
-"""Registered endpoints, each with a secret of its own: their deliveries, and how each try went."""
+"""SQL of registered endpoints, each with its own secret, and of their deliveries and attempts."""
 
 import json
 from collections import defaultdict
@@ -15,7 +15,7 @@ from pecia_schemas.events import NoticeType, Webhook, new_secret, utc
 from pecia_schemas.running import UNSIGNED
 from pecia_schemas.states import DeliveryState, new_id
 
-# Those that are added at the same time are counted one after the other.
+# Serializes additions, so that the limit is not exceeded.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('endpoints of ' || coalesce(CAST(:tenant AS text), '')))"
 
 _ADD = """
@@ -37,7 +37,7 @@ _LIST = f"""
     ORDER BY endpoints.id
     """  # noqa: S608  a constant
 
-# Before the endpoint: the order in which recording a try locks them.
+# Deleted before the endpoint: recording an attempt locks in this order.
 _REMOVE_DELIVERIES = """
     DELETE FROM deliveries
     WHERE id IN (SELECT id FROM deliveries WHERE endpoint_id = :id ORDER BY id FOR UPDATE)
@@ -51,7 +51,7 @@ _ROTATE = """
     WHERE id = :id RETURNING id
     """
 
-# It goes before what waits, and a paused endpoint is tried by it.
+# The test is due before all other deliveries, and also ends a pause.
 _TEST = f"""
     WITH woken AS (
         UPDATE receivers SET paused_until = now(), next_due = now()
@@ -70,7 +70,7 @@ _TEST = f"""
 
 
 def body_of_test() -> dict[str, Any]:
-    """Return the notice of a test, but for its time: that of a job that there is not."""
+    """Return the body of a test notice without its time. Its job does not exist."""
     data = {
         "job_id": str(UUID(int=0)),
         "sequence": 0,
@@ -87,11 +87,11 @@ def body_of_test() -> dict[str, Any]:
 
 
 def _missing(endpoint: UUID) -> InvalidOptionError:
-    return InvalidOptionError(f"There is no endpoint {endpoint}; `pecia webhook list` shows those there are.")
+    return InvalidOptionError(f"Endpoint {endpoint} does not exist; see `pecia webhook list`.")
 
 
 class Endpoints(Statements[D_co]):
-    """All of them, as a client may change them."""
+    """All endpoints, for a client to read and change."""
 
     def __init__(self, database: D_co, keys: Keyring, client: str, tenant: str | None, *, most: int) -> None:
         super().__init__(database, keys, client, tenant)
@@ -113,7 +113,7 @@ class Endpoints(Statements[D_co]):
         connection.execute(_LOCK, {"tenant": self._tenant})
         if connection.execute(_ADD, written).first() is None:
             raise EndpointLimitError(
-                f"There are {self._most} endpoints already, as many as may be (PECIA_MAX_ENDPOINTS): "
+                f"The maximum of {self._most} endpoints is reached (PECIA_MAX_ENDPOINTS): "
                 "remove an endpoint, or let one receiver take all notices."
             )
         return self._one(connection, endpoint).model_copy(update={"secret": secret})
@@ -128,7 +128,7 @@ class Endpoints(Statements[D_co]):
 
     @transaction
     def remove(self, connection: Connection, endpoint: UUID) -> None:
-        """Forget an endpoint and its deliveries, done and due."""
+        """Delete an endpoint and its deliveries, done and pending."""
         self._one(connection, endpoint)
         connection.execute(_REMOVE_DELIVERIES, {"id": endpoint})
         if connection.execute(_REMOVE, {"id": endpoint}).first() is None:
@@ -137,7 +137,7 @@ class Endpoints(Statements[D_co]):
 
     @unrepeatable
     def rotate(self, connection: Connection, endpoint: UUID, overlap: timedelta) -> Endpoint:
-        """Give an endpoint a fresh secret, beside which the former one signs for so long."""
+        """Give an endpoint a new secret. During the overlap the former one signs too."""
         self._one(connection, endpoint)
         secret = new_secret()
         sealed = self._keys.seal(json.dumps(secret), endpoint)
@@ -148,7 +148,7 @@ class Endpoints(Statements[D_co]):
 
     @unrepeatable
     def test(self, connection: Connection, endpoint: UUID) -> UUID:
-        """Promise a test, to go before all else; return its delivery."""
+        """Queue a test notice before all other deliveries; return the id of its delivery."""
         self._one(connection, endpoint)
         values = {"id": endpoint, "body": json.dumps(body_of_test())}
         delivery: UUID | None = connection.execute(_TEST, values).scalar()
@@ -163,7 +163,7 @@ class Endpoints(Statements[D_co]):
         return Endpoint.model_validate(row)
 
 
-# A tenant does not see the endpoints that are notified of all jobs: these are the operator's.
+# A tenant cannot see endpoints without a tenant, which are notified of all jobs: they are the operator's.
 _OF_TENANT = """CASE WHEN endpoint_id IS NULL
     THEN EXISTS (SELECT FROM jobs WHERE jobs.id = job_id AND jobs.tenant = :tenant)
     ELSE EXISTS (SELECT FROM endpoints WHERE endpoints.id = endpoint_id AND endpoints.tenant = :tenant) END"""
@@ -196,7 +196,7 @@ _OVER = f"""
     ORDER BY id FOR NO KEY UPDATE
     """  # noqa: S608  a constant
 
-# Attempts go on being counted: they are the fence. The schedule begins anew.
+# The attempt number continues, because it fences stale workers. The schedule of retries restarts.
 _REPLAY = """
     UPDATE deliveries
     SET state = 'pending', replayed_after = attempts, promised_at = now(), next_at = now(), queued = false,
@@ -206,7 +206,7 @@ _REPLAY = """
 
 
 class Deliveries(Statements[D_co]):
-    """The outbox, as a client may see it; with a `tenant` what that one's jobs and endpoints promised."""
+    """The deliveries of the outbox; with a `tenant`, those of its jobs and endpoints."""
 
     @transaction
     def latest(
@@ -219,7 +219,7 @@ class Deliveries(Statements[D_co]):
         since: datetime | None,
         limit: int | None,
     ) -> list[Delivery]:
-        """Return those that fit with their attempts, newest first."""
+        """Return the matching deliveries with their attempts, newest first."""
         values = {
             "job_id": job_id,
             "endpoint_id": endpoint_id,
@@ -232,26 +232,26 @@ class Deliveries(Statements[D_co]):
 
     @transaction
     def one(self, connection: Connection, delivery_id: UUID) -> Delivery:
-        """Return a delivery with its attempts. Raises `InvalidOptionError` if there is no such delivery."""
+        """Return a delivery with its attempts. Raises `InvalidOptionError` if the delivery does not exist."""
         found = _with_attempts(
             connection, connection.execute(_ONE, {"id": delivery_id, "tenant": self._tenant}).mappings()
         )
         if not found:
             raise InvalidOptionError(
-                f"There is no delivery {delivery_id}; `pecia webhook deliveries` shows those there are."
+                f"Delivery {delivery_id} does not exist; `pecia webhook deliveries` shows the deliveries."
             )
         return found[0]
 
     @unrepeatable
     def replay(self, connection: Connection, delivery_ids: Collection[UUID]) -> None:
-        """Have deliveries that are over tried again. Raises `InvalidOptionError`, before anything is done."""
+        """Send ended deliveries again. Raises `InvalidOptionError`, before any is sent."""
         values = {"ids": list(delivery_ids), "tenant": self._tenant}
         over = set(connection.execute(_OVER, values).scalars())
         for delivery_id in delivery_ids:
             if delivery_id not in over:
                 raise InvalidOptionError(
-                    f"There is no delivery {delivery_id} that is over; "
-                    "`pecia webhook deliveries` shows those there are."
+                    f"Delivery {delivery_id} does not exist or has not ended; "
+                    "`pecia webhook deliveries` shows the deliveries."
                 )
         connection.execute(_REPLAY, values)
 

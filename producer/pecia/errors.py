@@ -1,6 +1,6 @@
-"""Every error this client raises on purpose.
+"""All errors that this client raises on purpose.
 
-What is behind an arrow is an attribute::
+Names after an arrow are attributes::
 
     PeciaError
       ConfigurationError          (also ValueError)
@@ -23,7 +23,7 @@ What is behind an arrow is an attribute::
       EndpointLimitError
       JobError                    -> job_id
         JobNotFoundError          (also LookupError)
-        JobTimeoutError           (also TimeoutError) -> timeout; the job goes on
+        JobTimeoutError           (also TimeoutError) -> timeout; the job continues
         JobFailedError            -> failure
         JobCancelledError
         JobExpiredError
@@ -51,19 +51,19 @@ from pecia_schemas.states import Lane
 
 
 class PeciaError(Exception):
-    """Whatever Pecia raises on purpose."""
+    """Base class of all errors that Pecia raises on purpose."""
 
     retryable: ClassVar[bool] = False
-    """Whether the same call may succeed later, with nothing changed."""
+    """Whether the same call may succeed later without any change."""
 
 
 class UnsignedCallbackWarning(UserWarning):
-    """Callbacks of jobs' own webhooks wait: no webhook worker has `PECIA_WEBHOOK_SECRET`. The job itself goes on."""
+    """No webhook worker has `PECIA_WEBHOOK_SECRET`, so callbacks of jobs' own webhooks wait. The jobs continue."""
 
     def __init__(self) -> None:
         super().__init__(
-            "The job will not be called back: the fleet's webhook workers have no secret to sign with. "
-            "Start them with PECIA_WEBHOOK_SECRET; until then its callbacks wait."
+            "The job's callbacks wait: the fleet's webhook workers have no secret to sign them. "
+            "Start a webhook worker with PECIA_WEBHOOK_SECRET."
         )
 
 
@@ -72,19 +72,19 @@ class ConfigurationError(PeciaError, ValueError):
 
 
 class InvalidSettingError(ConfigurationError):
-    """A setting is unknown, incomplete or has a value that cannot be meant."""
+    """A setting is unknown, incomplete or invalid."""
 
 
 class UnavailableError(PeciaError):
-    """Something that the client needs does not answer."""
+    """A service that the client needs does not answer."""
 
     retryable: ClassVar[bool] = True
     accepted: Sequence[Any] | None = None
-    """The group of the jobs that `submit_many` had accepted before; None from any other call."""
+    """Group of the jobs that `submit_many` had accepted before the failure; None from any other call."""
     failures: Mapping[int, SubmitError] = MappingProxyType({})
-    """The tasks that it had refused before, by number, counted from 0."""
+    """Tasks that had been refused before the failure, by their number, from 0."""
     answered: Sequence[Any] = ()
-    """Outcomes of the requests before the failed one, from which `accepted` and `failures` are made."""
+    """Outcomes of the requests before the failed one; `accepted` and `failures` are made from them."""
 
 
 class DatabaseUnavailableError(UnavailableError):
@@ -92,12 +92,12 @@ class DatabaseUnavailableError(UnavailableError):
 
 
 class DatabaseRefusedError(PeciaError):
-    """Postgres refuses what this call writes or asks for, whenever it is repeated."""
+    """Postgres refuses a statement of this call. Repeating the call does not help."""
 
     def __init__(self, message: str, sqlstate: str) -> None:
         super().__init__(message)
         self.sqlstate = sqlstate
-        """Postgres's code; the name of the driver's error if it never came so far."""
+        """SQLSTATE of Postgres, or the name of the driver's error if the statement never reached Postgres."""
 
 
 class PayloadStoreUnavailableError(UnavailableError):
@@ -105,58 +105,58 @@ class PayloadStoreUnavailableError(UnavailableError):
 
 
 class GatewayUnavailableError(UnavailableError):
-    """The gateway cannot be reached, or cannot reach what it needs."""
+    """The gateway cannot be reached, or a service that it needs is unavailable."""
 
 
 class AccessError(PeciaError):
-    """The gateway does not let this key do that, or no key at all."""
+    """The gateway refuses the request: the key is missing, invalid or lacks a right."""
 
     def __init__(self, message: str, code: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.code = code
-        """Why, in one word: `no_key`, `scope_missing`, `lane_forbidden`, `not_offered`, …"""
+        """Reason in one word: `no_key`, `scope_missing`, `lane_forbidden`, `not_offered`, …"""
         self.retry_after = retry_after
-        """Seconds after which it may be let, if that is a matter of time."""
+        """Seconds after which the request may be allowed; None if waiting does not help."""
 
 
 class SubmitError(PeciaError):
-    """Work was not accepted; nothing of that work was written to the database."""
+    """A task was not accepted. Nothing of it was written to the database."""
 
 
 class SubmitManyError(SubmitError):
-    """Some of many tasks were not accepted. The others were, and are kept."""
+    """Some of many tasks were not accepted. The other tasks were accepted and stay so."""
 
     def __init__(self, accepted: Sequence[Any], failures: Mapping[int, SubmitError]) -> None:
         number, first = next(iter(failures.items()))
         super().__init__(
-            f"{len(failures)} of {len(failures) + len(accepted)} tasks were not accepted, the others were. "
+            f"{len(failures)} of {len(failures) + len(accepted)} tasks were refused, the others accepted. "
             f"Task {number}, counted from 0: {first}"
         )
         self.accepted = accepted
-        """The group of the jobs of the others, in the order of their tasks."""
+        """Group of the accepted jobs, in the order of their tasks."""
         self.failures = failures
-        """What was wrong with each, by the number of the task, counted from 0."""
+        """Error of each refused task, by the number of the task, from 0."""
 
 
 class QueueFullError(SubmitError):
-    """The lane has its limit of waiting parts (`PECIA_MAX_BACKLOG`); it is worth trying again later."""
+    """The lane holds the maximum number of waiting parts (`PECIA_MAX_BACKLOG`). Try again later."""
 
     retryable: ClassVar[bool] = True
     accepted: Sequence[Any] | None = None
-    """The group of the jobs that `submit_many` had accepted before; None from `submit`."""
+    """Group of the jobs that `submit_many` had accepted before the failure; None from `submit`."""
     failures: Mapping[int, SubmitError] = MappingProxyType({})
-    """The tasks that it had refused before, by number, counted from 0."""
+    """Tasks that had been refused before the failure, by their number, from 0."""
     answered: Sequence[Any] = ()
-    """Outcomes of the requests before the failed one, from which `accepted` and `failures` are made."""
+    """Outcomes of the requests before the failed one; `accepted` and `failures` are made from them."""
 
     def __init__(self, lane: Lane, limit: int, *, retry_after: float) -> None:
         super().__init__(
-            f"Lane {lane} is full, {limit} parts wait in it: try again in {retry_after:g} s, or wait for room with "
-            "block=True."
+            f"Lane {lane} is full, {limit} parts wait in it: try again in {retry_after:g} s, or submit with "
+            "block=True to wait."
         )
         self.lane = lane
         self.retry_after = retry_after
-        """Seconds, by how fast the lane was worked off lately."""
+        """Estimated seconds until the lane has capacity, from its recent throughput."""
 
 
 class InvalidSourceError(SubmitError, ValueError):
@@ -164,7 +164,7 @@ class InvalidSourceError(SubmitError, ValueError):
 
 
 class InvalidOptionError(SubmitError, ValueError):
-    """An option of a submit has a value that cannot be meant."""
+    """An option of a submit has an invalid value."""
 
 
 class IdempotencyConflictError(SubmitError):
@@ -179,19 +179,19 @@ class IdempotencyConflictError(SubmitError):
 
 
 class InvalidFormatError(PeciaError, ValueError):
-    """No such form exists, or results of this kind do not have it."""
+    """The format does not exist, or does not apply to results of this kind."""
 
 
 class IdentityConflictError(PeciaError, ValueError):
-    """Pages of two patients, or not surely of one, would be put together."""
+    """The call would combine pages of two patients, or pages that may be of two."""
 
 
 class EndpointLimitError(PeciaError):
-    """There are as many endpoints as a tenant may have (`PECIA_MAX_ENDPOINTS`): remove one before another is added."""
+    """The tenant has the maximum number of endpoints (`PECIA_MAX_ENDPOINTS`). Remove one before you add another."""
 
 
 class JobError(PeciaError):
-    """Something about one job."""
+    """Base class of errors about one job."""
 
     def __init__(self, job_id: UUID, message: str) -> None:
         super().__init__(message)
@@ -199,26 +199,26 @@ class JobError(PeciaError):
 
 
 class JobNotFoundError(JobError, LookupError):
-    """There is no such job."""
+    """The job does not exist."""
 
     def __init__(self, job_id: UUID) -> None:
         super().__init__(
-            job_id, f"There is no job {job_id} in this database; `pecia list` shows those there are."
+            job_id, f"Job {job_id} does not exist in this database; `pecia list` shows the existing jobs."
         )
 
 
 class BatchNotFoundError(PeciaError, LookupError):
-    """There is no such batch, or more than one."""
+    """The batch does not exist, or the reference matches more than one."""
 
     def __init__(self, reference: str) -> None:
         super().__init__(
-            f"There is no batch {reference!r}, or more than one: give its name, its id, or more of its id."
+            f"{reference!r} matches no batch, or more than one: give its name, its id, or more of its id."
         )
         self.reference = reference
 
 
 class JobTimeoutError(JobError, TimeoutError):
-    """The caller's timeout ended first. The job goes on, untouched."""
+    """The caller's timeout passed before the job ended. The job continues unchanged."""
 
     def __init__(self, job_id: UUID, timeout: float) -> None:
         super().__init__(
@@ -228,7 +228,7 @@ class JobTimeoutError(JobError, TimeoutError):
 
 
 class JobFailedError(JobError):
-    """The job has no result; `failure` says why and what to do."""
+    """The job failed and has no result; `failure` has the reason and what to do."""
 
     def __init__(self, job_id: UUID, failure: Failure) -> None:
         super().__init__(job_id, f"Job {job_id} failed ({failure.code}): {failure.message}")
@@ -243,7 +243,7 @@ class JobCancelledError(JobError):
 
 
 class JobExpiredError(JobError):
-    """The job was not finished before the time its submitter set."""
+    """The job did not finish before the time that its submitter set."""
 
     def __init__(self, job_id: UUID) -> None:
         super().__init__(
@@ -252,7 +252,7 @@ class JobExpiredError(JobError):
 
 
 class JobErasedError(JobError, LookupError):
-    """What the job made was erased since, by the fleet's retention or by a purge."""
+    """The job's result was erased by the fleet's retention or by a purge."""
 
     def __init__(self, job_id: UUID, erased_at: datetime) -> None:
         super().__init__(
@@ -263,36 +263,36 @@ class JobErasedError(JobError, LookupError):
 
 
 class DocumentGoneError(JobError, LookupError):
-    """The document itself is needed, and is not kept any more; its result is."""
+    """The call needs the document itself, which was erased. The job's result still exists."""
 
     def __init__(self, job_id: UUID) -> None:
         super().__init__(
             job_id,
-            f"The document of job {job_id} is not in the payload store any more, so there are no pictures for a PDF: "
+            f"The document of job {job_id} was erased from the payload store, so a PDF has no pictures: "
             "take the result as text, markdown, json or hocr.",
         )
 
 
 class RetryRefusedError(JobError, ValueError):
-    """There is nothing to run again: the job is at work, has succeeded, or its document was erased."""
+    """The job has nothing to run again: it has not ended, has succeeded, or its document was erased."""
 
 
 class StaleReviewError(JobError):
-    """The page, or the split of a bundle, has another revision than the one that was looked at."""
+    """The page, or the split of a bundle, has been reviewed since the caller read it."""
 
     def __init__(self, job_id: UUID) -> None:
-        super().__init__(job_id, f"Job {job_id} has been reviewed elsewhere since: look at it again.")
+        super().__init__(job_id, f"Job {job_id} has been reviewed elsewhere since: load it again.")
 
 
 class WrongLoopError(PeciaError, RuntimeError):
-    """An `AsyncClient` is used in another event loop, or process, than the one in which it was first used."""
+    """An `AsyncClient` is used in another event loop or process than the one of its first use."""
 
     def __init__(self) -> None:
         super().__init__(
-            "This client belongs to the event loop in which it was first used, and this is another one, or a forked "
-            "process: make a client in each loop, and close it (`async with`) before its loop ends."
+            "This client belongs to the event loop of its first use; this is another loop or a forked process: "
+            "make a client in each loop, and close it (`async with`) before its loop ends."
         )
 
 
 class WebhookVerificationError(PeciaError, ValueError):
-    """A request does not come from the fleet that holds the secret, or is too old."""
+    """A request was not signed by the fleet that has the secret, or is too old."""

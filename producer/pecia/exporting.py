@@ -1,8 +1,8 @@
-"""The results of many jobs as files in a folder or below `s3://bucket/prefix`.
+"""Exports the results of many jobs to files in a folder or below `s3://bucket/prefix`.
 
-They are written in steps of some hundred jobs. A step's files are there before its part of the manifest is, so a run
-that broke off repeats one step at most; no more than a step is held in memory, and a hash of each job that was
-exported before. One run at a time may write to a place.
+Files are written in steps of some hundred jobs, each step's part of the manifest after its files. So a run that repeats
+an interrupted one redoes at most one step. Memory holds one step, and a hash of each job that was exported before. Only
+one run at a time may write to a place.
 """
 
 import csv
@@ -48,22 +48,22 @@ _WORST: Final = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
 class ExportFormat(StrEnum):
-    """A form in which many results are written."""
+    """A format in which many results are written."""
 
     JSONL = "jsonl"
-    """A line for each job, in files of some hundred."""
+    """One line for each job, in files of some hundred lines."""
     PARQUET = "parquet"
-    """A row for each page or segment, in files of some hundred jobs."""
+    """One row for each page or segment, in files of some hundred jobs."""
     MARKDOWN = "markdown"
     CSV = "csv"
     HOCR = "hocr"
     PDF = "pdf"
     FHIR = "fhir"
-    """Of bundles alone."""
+    """For bundles only."""
     TABLES = "tables"
-    """All tables of all documents in one CSV file, `tables.csv`, a row for each cell."""
+    """All tables of all documents in one CSV file, `tables.csv`, with one row for each cell."""
     TABLES_PARQUET = "tables-parquet"
-    """The same as `tables.parquet`."""
+    """The same as Parquet, `tables.parquet`."""
 
     @property
     def of_one(self) -> Format | None:
@@ -73,12 +73,12 @@ class ExportFormat(StrEnum):
 
     @property
     def of_tables(self) -> bool:
-        """Whether it is of the tables alone."""
+        """Whether only tables are exported."""
         return self in (ExportFormat.TABLES, ExportFormat.TABLES_PARQUET)
 
 
 class Place:
-    """Where the files go."""
+    """The destination of an export: a folder or a bucket prefix."""
 
     def __init__(self, to: str | os.PathLike[str]) -> None:
         where = os.fspath(to)
@@ -103,7 +103,7 @@ class Place:
             self._store.put(self._prefix + name, content)
 
     def get(self, name: str) -> bytes:
-        """Return what a file holds."""
+        """Return the content of a file."""
         with _answering():
             return bytes(self._store.get(self._prefix + name).bytes())
 
@@ -116,7 +116,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Step:
-    """What is not in the manifest yet."""
+    """Jobs of the step that is not in the manifest yet."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     lines: list[bytes] = field(default_factory=list)
@@ -126,46 +126,46 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class Exportable:
-    """A job with its result, as far as it is to be drawn."""
+    """A job with its result, and the outputs that must be rendered with pictures."""
 
     job: JobHandle[Any]
     result: Document | Captions | None
-    """None: it has none, as the manifest says."""
+    """None if the job has no result; the manifest records that."""
     drawn: tuple[int | None, ...] = ()
-    """What is drawn: documents of a bundle by their numbers; None: the result as a whole."""
+    """Numbers of bundle documents to render; None in place of a number stands for the complete result."""
 
 
 class Exporter:
-    """One run of an export. One that is not finished leaves its last step to the next."""
+    """One run of an export. The last step of an unfinished run is repeated by the next run."""
 
     def __init__(
         self, to: str | os.PathLike[str], form: ExportFormat | str | None, layout: Layout | None = None
     ) -> None:
-        """Write in this form, bundles by `layout` if it is given. Raises `InvalidFormatError`."""
+        """Export in this format, bundles by `layout` if given. Raises `InvalidFormatError`."""
         self._layout = layout
         try:
             self._form = ExportFormat(form or ("pdf" if layout else "jsonl"))
         except ValueError:
-            raise InvalidFormatError(f"An export is one of {', '.join(ExportFormat)}.") from None
+            raise InvalidFormatError(f"An export format must be one of {', '.join(ExportFormat)}.") from None
         if layout and self._form.of_one is None:
             forms = ", ".join(one for one in ExportFormat if one.of_one)
-            raise InvalidFormatError(f"The documents of bundles are files of their own: take one of {forms}.")
+            raise InvalidFormatError(f"Documents of bundles become single files: use one of {forms}.")
         self.draws = Format.PDF if self._form is ExportFormat.PDF else None
-        """The form that has the pages' pictures."""
+        """The format that needs the pages' pictures, or None."""
         if self._form in (ExportFormat.PARQUET, ExportFormat.TABLES_PARQUET):
             _parquet()
         self._place = Place(to)
         self._known: set[int] = set()
         self._stems = Stems()
         self._files: dict[int, str] = {}
-        """Of jobs that an earlier run has written to a file each, or whose tables it has written: where, by a hash."""
+        """Files of earlier runs by a hash of the job's id, for formats with a file for each job and for tables."""
         self._number = 0
         for name in self._place.below(_PARTS):
             self._number = max(self._number, int(Path(name).stem))
             for line in self._place.get(name).splitlines():
                 entry = json.loads(line)
                 if entry["format"] == self._form and entry.get("by") == (layout and layout.by):
-                    if entry.get("held_back"):  # what was held back may have been reviewed
+                    if entry.get("held_back"):  # documents held back may have been reviewed since
                         self._note(entry)
                         continue
                     self._known.add(hash((entry["id"], entry["state"], entry["finished_at"])))
@@ -175,7 +175,7 @@ class Exporter:
         self.exported = Exported()
 
     def _note(self, entry: Mapping[str, Any]) -> None:
-        """Take in where a job of the manifest was written last."""
+        """Remember the file of a job in the manifest, the latest if it has several."""
         key, file = hash(entry["id"]), entry["file"]
         if self._form.of_one and key not in self._files:
             self._stems.add(Path(file).parent.name or Path(file).stem)
@@ -189,7 +189,7 @@ class Exporter:
         return self.exported
 
     def wants(self, job: JobHandle[Any]) -> bool:
-        """Return whether a job is over and not exported as it is now; counts it."""
+        """Return whether a job has ended and is not exported in its current state; count it if not."""
         if not job.done:
             self.exported.open += 1
             return False
@@ -199,7 +199,7 @@ class Exporter:
         return True
 
     def prepare(self, job: JobHandle[Any], ended: Sequence[PartOutcome] | None) -> Exportable:
-        """Return a job with the result that its parts make; without one if they are None."""
+        """Return a job with the result of its parts, or without one for None."""
         result = None if ended is None else assemble(job.kind, ended)
         if not self.draws or not isinstance(result, Document):
             return Exportable(job, result)
@@ -214,9 +214,9 @@ class Exporter:
         return Exportable(job, result, tuple(drawn))
 
     def _layout_of(self, result: Document | Captions) -> Layout | None:
-        """Return how the documents of a bundle are written on their own, as those of several patients always are.
+        """Return how the documents of a bundle become files of their own, as those of several patients always do.
 
-        None: it is one file.
+        None if the bundle becomes one file.
         """
         if not isinstance(result, Bundle) or self._form.of_one is None:
             return None
@@ -227,9 +227,9 @@ class Exporter:
         return self._layout
 
     def add(self, one: Exportable, draws: Mapping[int | None, Draw]) -> None:
-        """Write a result, what is drawn of it by `draws`.
+        """Write a result; `draws` renders outputs with pictures.
 
-        Raises `InvalidFormatError` if a result of its kind has no such form.
+        Raises `InvalidFormatError` if results of this kind do not have the format.
         """
         job, result = one.job, one.result
         step, file, digest, held_back = self._step, None, None, 0
@@ -277,7 +277,7 @@ class Exporter:
     def _write_documents(
         self, one: Exportable, layout: Layout, form: Format, file: str, draws: Mapping[int | None, Draw]
     ) -> tuple[str, int]:
-        """Write the documents of a bundle; return the SHA-256 of their manifest, and how many are held back."""
+        """Write the documents of a bundle. Return the SHA-256 of their manifest, and how many are held back."""
         folder, bundle = Path(file).parent, cast("Bundle", one.result)
 
         def save(document: BundledDocument, name: str) -> str:
@@ -289,7 +289,7 @@ class Exporter:
         return hashlib.sha256(content).hexdigest(), len(held) or int(bundle.split is None)
 
     def _write(self, result: Document | Captions, form: Format, file: str, draw: Draw | None) -> str:
-        """Write a file; return its SHA-256."""
+        """Write a file and return its SHA-256."""
         check(form, type(result))
         if isinstance(result, Document) and draw is not None:
             with tempfile.TemporaryDirectory(prefix="pecia-export-") as scratch:
@@ -327,7 +327,7 @@ class Exporter:
         self._place.put(f"{_PARTS}/{self._number:06}.jsonl", manifest.encode())
 
     def _write_tables(self) -> None:
-        """Put the tables of all jobs, each as it was exported last, into one file."""
+        """Write one file with the tables of all jobs, each job's from its latest export."""
         form = "parquet" if self._form is ExportFormat.TABLES_PARQUET else "csv"
         with tempfile.TemporaryDirectory(prefix="pecia-export-") as scratch:
             path = Path(scratch) / f"tables.{form}"
@@ -342,12 +342,11 @@ _CELL: Sequence[str] = (
     *("document", "job", "page", "table"),
     *("row", "column", "row_span", "column_span", "text"),
 )
-"""Columns of the tables' file. Pages and tables are counted from 1, as by `pecia result --table`; rows and columns from
-0."""
+"""Columns of the tables' file. Pages and tables count from 1, as in `pecia result --table`; rows and columns from 0."""
 
 
 def _cells(job: JobHandle[Any], result: Document | Captions) -> Iterator[dict[str, Any]]:
-    """Yield a row for each cell of all tables, numbered through the document."""
+    """Yield one row for each cell of all tables. Tables are numbered through the document."""
     number = 0
     for page in result.pages if isinstance(result, Document) else ():
         for table in page.tables:
@@ -371,7 +370,7 @@ def _csv_writer(file: TextIO) -> "csv.DictWriter[str]":
 
 @contextmanager
 def _cell_writer(path: Path) -> Iterator[Callable[[list[dict[str, str]]], None]]:
-    """Yield what adds rows to a file of cells, in the form of its suffix."""
+    """Yield a function that adds rows to a file of cells, in the format of its suffix."""
     if path.suffix == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
             yield _csv_writer(file).writerows
@@ -391,7 +390,7 @@ def _cell_writer(path: Path) -> Iterator[Callable[[list[dict[str, str]]], None]]
 
 
 def _entry_of(job: JobHandle[Any]) -> tuple[str, str, str | None]:
-    """Return what identifies a job as it is now in a manifest: a retry changes it."""
+    """Return a job's identity and state in a manifest. A retry changes it."""
     return str(job.id), job.state.value, job.finished_at.isoformat() if job.finished_at else None
 
 
@@ -413,7 +412,7 @@ def _about(job: JobHandle[Any]) -> dict[str, Any]:
 
 
 def _rows(job: JobHandle[Any], result: Document | Captions) -> Iterator[dict[str, Any]]:
-    """Yield a row for each page or segment, those that failed among them."""
+    """Yield one row for each page or segment, including failed ones."""
     about = _about(job) | {"metadata": list(job.metadata.items())}
     pieces: Any = every_page(result) if isinstance(result, Document) else (*result.segments, *result.failed)
     for piece in pieces:
@@ -449,27 +448,27 @@ def _table(rows: list[dict[str, Any]]) -> bytes:
 
 
 def _parquet() -> tuple[Any, Any]:
-    """Return pyarrow. Raises `ConfigurationError` without it."""
+    """Return the modules of pyarrow. Raises `ConfigurationError` if it is not installed."""
     try:
         import pyarrow as pa  # noqa: PLC0415  comes with pecia[parquet]
         from pyarrow import parquet  # noqa: PLC0415
     except ImportError:
-        raise ConfigurationError(f"Parquet is written by pyarrow: {install_command('parquet')}") from None
+        raise ConfigurationError(f"Parquet needs pyarrow: {install_command('parquet')}") from None
     return pa, parquet
 
 
 @contextmanager
 def _answering() -> Iterator[None]:
-    """Raise what the place raises as `UnavailableError`: its own text may name a document."""
+    """Convert errors of the place to `UnavailableError`, because their texts may name a document."""
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else type(error).__name__
         raise UnavailableError(
-            f"The folder of the export cannot be used: {reason}. Name another with --to."
+            f"The folder of the export cannot be used: {reason}. Name another one with --to."
         ) from None
     except BaseError as error:
         raise UnavailableError(
-            f"The export cannot be written or read ({type(error).__name__}): check that the place is there and may be "
-            "written, and for a bucket PECIA_SOURCE_OPTIONS."
+            f"The export cannot be written or read ({type(error).__name__}): check that the place exists and is "
+            "writable, and for a bucket PECIA_SOURCE_OPTIONS."
         ) from None

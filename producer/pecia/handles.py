@@ -1,4 +1,4 @@
-"""What both kinds of job handles are: a job as it was when it was last looked at, and what that means. No I/O."""
+"""Shared base of both kinds of job handles: a job's last known state, and values derived from it. No I/O."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
 J_co = TypeVar("J_co", bound="JobHandle[Any]", covariant=True)
 
 WRAPPED: Final = "(SELECT wrapped FROM job_keys WHERE job_id = jobs.id)"
-"""The data key of a row of `jobs`, as `Keyring.of_job` takes it."""
+"""SQL for the wrapped data key of a row of `jobs`, in the form that `Keyring.of_job` takes."""
 
 COLUMNS: Final = f"""
     id, kind, lane, state, label, CASE WHEN label IS NOT NULL THEN {WRAPPED} END AS wrapped, batch, metadata, total,
     done, failed, cancelled, failure, created_at, started_at, finished_at, erased_at
 """
-"""What of a row of `jobs` makes a view of it."""
+"""The columns of `jobs` that form a `JobView`."""
 
 
 @lru_cache(maxsize=1024)
 def progress(total: int | None, done: int, failed: int, cancelled: int) -> Progress:
-    """Return the counts as one; jobs that are equally far share it, for there may be many of them."""
+    """Return the counts as one object. Jobs with equal counts share it, because a client may hold many jobs."""
     return Progress(total=total, done=done, failed=failed, cancelled=cancelled)
 
 
 def label_in(stored: str | None, job_id: UUID, wrapped: Any, keys: Keyring) -> str | None:
-    """Return the label of a row of `jobs`; None also if it is encrypted under a key that is not here."""
+    """Return the label of a row of `jobs`; None also if it is encrypted under a key that this process lacks."""
     try:
         return unseal_label(stored, job_id, keys.of_job(job_id, wrapped))
     except DecryptionError:
@@ -79,7 +79,7 @@ class JobView:
     progress: Progress
     failure: Failure | None
     label: str | None
-    """What the caller calls the document; None also if it is encrypted under a key that is not here."""
+    """The caller's name of the document; None also if it is encrypted under a key that this process lacks."""
     batch: UUID | None
     metadata: Mapping[str, str]
     submitted_at: datetime
@@ -109,20 +109,20 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """A job in the database; `created` is False if its key named it before."""
+    """A job in the database; `created` is False if its idempotency key named an existing job."""
 
     view: JobView
     created: bool
     flow: UUID
-    """With what it takes turns as one."""
+    """Random id of the jobs that take turns as one."""
 
 
 PDF_QUALITY: Final = 75
-"""Of the JPEG pictures in a PDF, as Pillow and libjpeg count it: 1 to 95."""
+"""Default quality of JPEG pictures in a PDF, on the scale of Pillow and libjpeg: 1 to 95."""
 
 
 class JobHandle(Generic[R_co]):
-    """A job as it was last seen. Reading it costs no I/O."""
+    """The last known state of a job. Reading an attribute costs no I/O."""
 
     __slots__ = ("_created", "_view")  # there may be a hundred thousand of them
 
@@ -132,7 +132,7 @@ class JobHandle(Generic[R_co]):
 
     @property
     def id(self) -> UUID:
-        """Its id, sorted by time of submission."""
+        """The job's id; ids sort by time of submission."""
         return self._view.id
 
     @property
@@ -142,37 +142,37 @@ class JobHandle(Generic[R_co]):
 
     @property
     def state(self) -> JobState:
-        """Where it was in its life."""
+        """The job's last known state."""
         return self._view.state
 
     @property
     def lane(self) -> Lane:
-        """The lane its parts wait in."""
+        """The lane in which the job's parts wait."""
         return self._view.lane
 
     @property
     def progress(self) -> Progress:
-        """How many of its parts were where."""
+        """Number of the job's parts by state."""
         return self._view.progress
 
     @property
     def failure(self) -> Failure | None:
-        """Why it failed, if it did."""
+        """Why the job failed, or None."""
         return self._view.failure
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What was attached to it when it was submitted."""
+        """The metadata that was attached to the job when it was submitted."""
         return self._view.metadata
 
     @property
     def label(self) -> str | None:
-        """What the document was called when it was submitted."""
+        """The document's name from the submit, or None."""
         return self._view.label
 
     @property
     def batch(self) -> UUID | None:
-        """With which jobs it was submitted; None: alone."""
+        """The batch with which the job was submitted, or None."""
         return self._view.batch
 
     @property
@@ -182,27 +182,27 @@ class JobHandle(Generic[R_co]):
 
     @property
     def submitted_at(self) -> datetime:
-        """When it was accepted, by the database's clock."""
+        """When the job was accepted, by the database's clock."""
         return self._view.submitted_at
 
     @property
     def started_at(self) -> datetime | None:
-        """When work on it began, since its last retry; None: it waits."""
+        """When work on the job began, since its last retry; None while it waits."""
         return self._view.started_at
 
     @property
     def finished_at(self) -> datetime | None:
-        """When it was over."""
+        """When the job ended, or None."""
         return self._view.finished_at
 
     @property
     def erased_at(self) -> datetime | None:
-        """When its result was erased, by the fleet's retention or by a purge."""
+        """When the job's result was erased, by the fleet's retention or by a purge; None if it was not."""
         return self._view.erased_at
 
     @property
     def done(self) -> bool:
-        """Whether it was over, well or badly."""
+        """Whether the job has ended, in whatever state."""
         return self.state.is_terminal
 
     @staticmethod
@@ -220,7 +220,7 @@ class JobHandle(Generic[R_co]):
             raise TypeError(message)
 
     def _check_result(self, *, partial: bool = False) -> None:
-        """Raise what says why there is no result, if there is none; `partial`: only if it was erased."""
+        """Raise the error that explains why the result is missing, if it is. With `partial`, only erasure counts."""
         if self.state is JobState.FAILED and not partial:
             raise JobFailedError(self.id, self.failure or Failure.of(FailureCode.INTERNAL))
         if self.state is JobState.CANCELLED and not partial:
@@ -237,7 +237,7 @@ class JobHandle(Generic[R_co]):
 
 
 class GroupHandle(Sequence[J_co]):
-    """Jobs in an order. One may be in it twice."""
+    """An ordered group of jobs. A job may be in it twice."""
 
     def __init__(self, jobs: Sequence[J_co]) -> None:
         self._jobs = tuple(jobs)
@@ -251,7 +251,7 @@ class GroupHandle(Sequence[J_co]):
 
     @property
     def batch(self) -> UUID | None:
-        """The batch that all of them are of; None: there is no such."""
+        """The batch to which all jobs belong, or None if they do not share one."""
         batches = {job.batch for job in self._jobs}
         return batches.pop() if len(batches) == 1 else None
 
@@ -266,9 +266,9 @@ class GroupHandle(Sequence[J_co]):
         return len(self._jobs)
 
     def _see(self, view: JobView) -> J_co:
-        """Take in how a job is now, and return it."""
+        """Store a job's current view in its handles, and return the first of these."""
         for job in self._by_id[view.id]:
-            job._view = view  # noqa: SLF001  a group and its jobs are one thing
+            job._view = view  # noqa: SLF001  a group updates its jobs
         return self._by_id[view.id][0]
 
     def __repr__(self) -> str:
@@ -286,7 +286,7 @@ def existing_view(
 
 
 def hints_of(lacks: Iterable[Lack]) -> dict[UUID, str]:
-    """Return, for each job that lacks something, what no running worker can do, and what to start."""
+    """Return, for each job that lacks something, what no running worker can do, and which worker to start."""
     said: dict[UUID, list[str]] = {}
     for lack in lacks:
         assert lack.job_id is not None  # noqa: S101  asked by job
@@ -295,7 +295,7 @@ def hints_of(lacks: Iterable[Lack]) -> dict[UUID, str]:
 
 
 def assemble(kind: str, outcomes: Sequence[PartOutcome]) -> Document | Captions:
-    """Return the result of a job of this kind. Raises `KeyError` for a kind this version does not know."""
+    """Return the result of a job of this kind. Raises `KeyError` for a kind that this version does not know."""
     from pecia_schemas.tasks import task_type  # noqa: PLC0415  tasks are slow to load
 
     result_type = task_type(kind).result_type

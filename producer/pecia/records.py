@@ -1,4 +1,4 @@
-"""What a client takes and returns, beside jobs and results: without SQL, which is slow to load."""
+"""Records that a client takes and returns, besides jobs and results. Without SQL, which is slow to load."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from pecia_schemas.states import DeliveryState, JobState, Lane, Stage
 
 
 class Record(BaseModel):
-    """What is handed out; built when it is first used."""
+    """Base of returned records. Pydantic builds a class at its first use."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Which jobs a caller wants to see. Empty fields mean any."""
+    """Filter of jobs. Empty fields match any job."""
 
     states: Collection[JobState] = ()
     verdicts: Collection[Verdict] = ()
-    """Only jobs with a page that was read with one of these."""
+    """Only jobs with a page of one of these verdicts."""
     batch: UUID | None = None
     prefix: str = ""
-    """How their ids begin."""
+    """Beginning of the jobs' ids."""
     part: UUID | None = None
     """Only the job of this part."""
     kind: str | None = None
@@ -43,42 +43,42 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneLoad:
-    """What a lane has before it."""
+    """Waiting and recently ended parts of a lane."""
 
     waiting: int
     """Parts that are queued and may run now, counted up to the limit."""
     ended: int
-    """Parts of that lane that the engines ended within the last minute."""
+    """Parts of that lane that engines ended within the last minute."""
 
 
 class Counts(Record):
-    """How far some jobs are."""
+    """Numbers of jobs and parts by state."""
 
     states: dict[JobState, int] = Field(default_factory=dict)
-    """How many jobs are in each state, of those in which there are any."""
+    """Number of jobs in each state; states without jobs are left out."""
     parts: int = 0
     """Pages and segments of the documents that have been cut."""
     done: int = 0
-    """Of the parts, those that were read or captioned."""
+    """Parts that were read or captioned."""
     failed: int = 0
     cancelled: int = 0
     uncut: int = 0
     """Jobs whose number of parts is not known yet."""
     failures: dict[FailureCode, int] = Field(default_factory=dict)
-    """How many parts failed, by code."""
+    """Number of failed parts by failure code."""
 
     @property
     def jobs(self) -> int:
-        """How many there are."""
+        """Number of all jobs."""
         return sum(self.states.values())
 
     @property
     def open(self) -> int:
-        """How many are not over."""
+        """Number of jobs that have not ended."""
         return sum(count for state, count in self.states.items() if not state.is_terminal)
 
     def __add__(self, other: Counts) -> Counts:
-        """Return the counts of these jobs and of others."""
+        """Return the sums of both counts."""
         names = ("parts", "done", "failed", "cancelled", "uncut")
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         failures = Counter(self.failures) + Counter(other.failures)
@@ -86,24 +86,24 @@ class Counts(Record):
 
 
 class Exported(BaseModel):
-    """What one run of an export did."""
+    """Counts of one run of an export."""
 
     model_config = ConfigDict(defer_build=True)
 
     written: int = 0
     """Jobs whose results were written."""
     before: int = 0
-    """Jobs that an earlier run had written or noted, as they are now."""
+    """Jobs that an earlier run exported in their current state."""
     empty: int = 0
-    """Jobs that are over without a result: they are in the manifest, without a file."""
+    """Jobs that ended without a result: the manifest lists them without a file."""
     open: int = 0
-    """Jobs that are not over."""
+    """Jobs that have not ended."""
     held_back: int = 0
-    """Documents of bundles whose patient is in conflict."""
+    """Documents of bundles that were not written because their patient is in conflict."""
 
     @property
     def jobs(self) -> int:
-        """All of them."""
+        """Number of all jobs."""
         return self.written + self.before + self.empty + self.open
 
 
@@ -117,7 +117,7 @@ class Batch(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPage:
-    """A page that was found by its verdict, or a bundle in conflict; `client.job(job_id)` has its text."""
+    """A page found by its verdict, or a bundle with a patient conflict; `client.job(job_id)` has its text."""
 
     job_id: UUID
     number: int
@@ -125,14 +125,14 @@ class FoundPage:
     verdict: Verdict
     read_at: datetime
     label: str | None = None
-    """What its document is called."""
+    """The document's label."""
     is_conflict: bool = False
-    """It is no page, but a bundle with documents whose patient is in conflict: `pecia review` shows them."""
+    """Whether this entry is a bundle with documents whose patient is in conflict, and no page: see `pecia review`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartOutcome:
-    """How a part ended: with `content`, with a `failure`, or, cancelled, with neither."""
+    """The end of a part: `content` if read, `failure` if failed, neither if cancelled."""
 
     stage: Stage
     ordinal: int
@@ -142,7 +142,7 @@ class PartOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which jobs are meant: those to which all of it applies."""
+    """Filter of jobs for a purge; all fields must match."""
 
     job_ids: Collection[UUID] | None = None
     before: datetime | None = None
@@ -150,40 +150,40 @@ class Selection:
 
 
 class DocumentFate(StrEnum):
-    """What became of a purged job's document in the payload store."""
+    """State of a purged job's document in the payload store."""
 
     ERASED = "erased"
     SHARED = "shared"
-    """Another job was given the same document and holds it: purge that one too, if it is meant."""
+    """Another job has the same document and keeps it: purge that job too if the document must go."""
     PENDING = "pending"
-    """The payload store did not answer: upkeep removes it once it does."""
+    """The payload store did not answer: upkeep deletes the document once it does."""
 
 
 class Erasure(Record):
-    """What was erased of one job, or what would be."""
+    """Erased content of one job, or content that would be erased."""
 
     job_id: UUID
     results: int
-    """Pages, segments and summaries."""
+    """Number of pages, segments and summaries."""
     deliveries: int
-    """Callbacks, those not delivered yet among them."""
+    """Number of callbacks, including pending ones."""
     reasons: int
-    """Events that said why."""
+    """Number of events with a reason."""
     document: DocumentFate | None = None
     """None in a dry run."""
 
 
 class AuditAction(StrEnum):
-    """What was done with a job's content."""
+    """Kind of access to a job's content."""
 
     RESULT = "result"
-    """Its result was read at once."""
+    """The complete result was read."""
     PAGES = "pages"
-    """Its pages were read one after the other, from then on."""
+    """A read of the pages one by one began."""
     REVISED = "revised"
-    """A page of it was reviewed: it has a revision more."""
+    """A page was reviewed: it has one more revision."""
     ERASED = "erased"
-    """Something of it was erased."""
+    """Content of the job was erased."""
 
 
 class AuditEntry(Record):
@@ -192,12 +192,12 @@ class AuditEntry(Record):
     at: datetime
     job_id: UUID
     actor: str
-    """`client:NAME`, by the name that the client gave itself, or `upkeep`."""
+    """`client:NAME`, by the name that the client states, or `upkeep`."""
     action: AuditAction
     reason: str | None = None
-    """Why it was erased: the reason given to the purge, or `retention`."""
+    """Reason of an erasure: the reason given to the purge, or `retention`."""
     counts: dict[str, int] = Field(default_factory=dict)
-    """How much of each was erased."""
+    """Numbers of erased items, by kind."""
 
 
 class DeadPart(Record):
@@ -206,25 +206,25 @@ class DeadPart(Record):
     id: UUID
     job_id: UUID
     job_state: JobState
-    """It can be tried again once this is terminal."""
+    """State of its job. The part can be retried once this is terminal."""
     kind: str
-    """Of its job's task, such as `document.read`."""
+    """Kind of the job's task, such as `document.read`."""
     stage: Stage
     number: int
-    """Page or segment, counted from 1."""
+    """Number of the page or segment, from 1."""
     lane: Lane
     failure: Failure
     attempts: int
-    """How often it was begun, before an earlier retry too."""
+    """Number of attempts, including those before an earlier retry."""
     strikes: int
-    """Attempts that failed and were tried again, since the last retry."""
+    """Attempts that failed and were retried, since the last retry by a person."""
     deaths: int
-    """Workers that died on it, since the last retry."""
+    """Workers that died on the part, since the last retry."""
     worker: str | None
-    """Who had it last."""
+    """The last worker that had the part."""
     failed_at: datetime
     events: tuple[JobEvent, ...] = ()
-    """Of a part that was looked up alone: who made each attempt, and how it ended."""
+    """Events of the part, with the worker and end of each attempt; empty in lists."""
 
 
 class Endpoint(Record):
@@ -233,65 +233,66 @@ class Endpoint(Record):
     id: UUID
     url: str
     events: tuple[NoticeType, ...]
-    """What it is notified of."""
+    """Events that are sent to the endpoint."""
     secret: str | None = Field(default=None, repr=False)
-    """`whsec_…`: what its notices verify with. Shown once, when the endpoint is added or its secret rotated."""
+    """`whsec_…`, which verifies notices. Only set when the endpoint is added or its secret rotated."""
     former_until: datetime | None = None
-    """Until when notices bear the signature of the former secret too."""
+    """Until when notices also have the signature of the former secret."""
     client: str
-    """Who registered it."""
+    """The client that registered the endpoint."""
     created_at: datetime
     disabled_at: datetime | None = None
-    """Since when nothing is sent to it, because it answered 410. A test that it takes enables it again."""
+    """Since when nothing is sent, because the endpoint answered 410. A successful test enables it again."""
     failures: int = 0
-    """Tries that failed since the last that did not."""
+    """Attempts that failed since the last successful one."""
     failing_since: datetime | None = None
     paused_until: datetime | None = None
-    """It failed so often that one delivery at a time tries it, and none before then."""
+    """Time of the next attempt after many failures. A paused endpoint gets one delivery at a time."""
     waiting: int = 0
-    """Deliveries that are due, or wait to be tried again."""
+    """Deliveries that are due or wait for a retry."""
 
 
 NO_SECRET = "no_secret"  # noqa: S105  a code
-"""Why a delivery waits: no webhook worker has `PECIA_WEBHOOK_SECRET`."""
+"""Error of a delivery that waits because no webhook worker has `PECIA_WEBHOOK_SECRET`."""
 
 
 class DeliveryAttempt(Record):
-    """One try, and what came of it."""
+    """One attempt of a delivery, and its outcome."""
 
     number: int
-    """Counted from 1."""
+    """Number of the attempt, from 1."""
     at: datetime
-    """When it began."""
+    """When the attempt began."""
     duration: timedelta
     status: int | None = None
-    """HTTP; None: there was no answer."""
+    """HTTP status; None if there was no answer."""
     error: str | None = None
-    """Why it was no delivery, in one word: `http_500`, `timeout`, `unreachable`, …"""
+    """Reason of the failure, in one word: `http_500`, `timeout`, `unreachable`, …"""
     reply: str | None = None
-    """How the answer's body began: at most 512 bytes, the receiver's own words."""
+    """Beginning of the answer's body, at most 512 bytes, as the receiver wrote it."""
 
 
 class Delivery(Record):
     """One notice to one receiver."""
 
     id: UUID
-    """The `webhook-id`: the same in every try, and after a replay."""
+    """The `webhook-id`, which is the same in all attempts and after a replay."""
     job_id: UUID | None
-    """None: it was a test."""
+    """None for a test."""
     endpoint_id: UUID | None
-    """None: the webhook came with the job."""
+    """None if the webhook belongs to the job."""
     type: NoticeType
     url: str
     state: DeliveryState
     created_at: datetime
     next_at: datetime | None
-    """When it is tried next; None: not at all. While it is tried: when it would come again."""
+    """When the next attempt is due; None if no more follow. During an attempt: when it would be repeated."""
     finished_at: datetime | None
     last_status: int | None
     last_error: str | None
-    """As in an attempt; also `endpoint_gone`, `given_up` or `refused_…`, if it was not tried for that, and `no_secret`
-    while it waits because no webhook worker has `PECIA_WEBHOOK_SECRET`."""
+    """Error of the last attempt. Without an attempt: `endpoint_gone`, `given_up` or `refused_…`, or `no_secret` while
+    the delivery waits because no webhook worker has `PECIA_WEBHOOK_SECRET`.
+    """
     attempts: tuple[DeliveryAttempt, ...] = ()
 
 
@@ -299,36 +300,36 @@ _COUNTS = ("name", "jobs", "parts", "pages", "segments", "reused", "saved")
 
 
 class Percentiles(Record):
-    """Seconds that half of the parts, and 95 of 100, stayed below."""
+    """Median and 95th percentile, in seconds."""
 
     p50: float
     p95: float
 
 
 class UsageFigures(Record):
-    """Sums over parts that an engine has worked on, all their attempts counted."""
+    """Sums over parts that an engine has worked on, with all their attempts."""
 
     name: str | None = None
-    """What they have in common, by `Usage.by`; None if they lack it, or for a total."""
+    """Value of `Usage.by` that the parts share; None if they have none, or for a total."""
     jobs: int
     parts: int
     pages: int
-    """Of the parts, the pages that were read."""
+    """Number of parts that are pages and were read."""
     segments: int
-    """Of the parts, the stretches of videos that were captioned."""
+    """Number of parts that are video segments and were captioned."""
     reused: int
-    """Of the parts, those whose result was that of an earlier reading."""
+    """Number of parts whose result was reused from an earlier job."""
     saved: int
-    """Tokens that those earlier readings took, prompt and output, and that were not spent again."""
+    """Prompt and output tokens that the reuse of results saved."""
     tokens: TokenUsage
     decode_s: float
-    """Seconds in which parts were fetched and decoded, side by side."""
+    """Seconds of fetching and decoding, summed over parallel parts."""
     engine_s: float
-    """Seconds in which the engine had parts, side by side: ten at a time for one second are ten."""
+    """Seconds in the engine, summed over parallel parts: ten parts for one second count ten."""
     queued_s: Percentiles | None
-    """How long they waited in their lane; None without parts."""
+    """Waiting time of parts in their lane; None without parts."""
     first_token_s: Percentiles | None
-    """How long the engine took to the first token; None for an engine that does not report it."""
+    """Time to the engine's first token; None for an engine that does not report it."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
@@ -344,14 +345,14 @@ class UsageFigures(Record):
 
 
 class Usage(Record):
-    """What ended since a point in time: all of it, and in groups."""
+    """Usage of the parts that ended since a point in time: the total, and groups."""
 
     since: datetime | None
     by: str | None
-    """What the groups differ in."""
+    """The property by which the groups differ."""
     total: UsageFigures
     groups: tuple[UsageFigures, ...]
-    """In the order of their names; empty without `by`."""
+    """Groups in the order of their names; empty without `by`."""
 
 
 def _percentiles(seconds: list[float] | None) -> Percentiles | None:

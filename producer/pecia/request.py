@@ -1,6 +1,6 @@
-"""What a request to a fleet is: tasks with their options, each checked once. No I/O.
+"""Requests to a fleet: tasks and their options, with one check for each. No I/O.
 
-A client's keywords, the command's options and a gateway's body are all made `SubmitOptions`.
+A client's keyword arguments, the command's options and a gateway's body all become `SubmitOptions`.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ R = TypeVar("R", bound=BaseModel)
 E = TypeVar("E", bound=StrEnum)
 
 _LARGEST = 16 * 1024
-"""Characters of the schema as JSON: it is part of what the model reads with every page."""
+"""Maximum length of a schema as JSON, in characters: the model reads it with every page."""
 
 _NAMING = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""What holds names that are the author's own."""
+"""Schema keywords whose keys are names chosen by the author."""
 
 
 def check_task(task: Task[Any]) -> None:
-    """Raise `InvalidOptionError` if it is no task, or its adapter or the schema of its fields cannot be meant."""
+    """Raise `InvalidOptionError` if `task` is not a task, or its adapter or the schema of its fields is invalid."""
     from pecia_schemas.tasks import Task  # noqa: PLC0415  tasks are slow to load
 
     if not isinstance(task, Task):
-        raise InvalidOptionError("A task is a ReadDocument, a ReadBundle or a CaptionVideo.")
+        raise InvalidOptionError("A task must be a ReadDocument, a ReadBundle or a CaptionVideo.")
     if not (getattr(task, "adapter", None) or " ").isprintable():
-        raise InvalidOptionError("The name of an adapter is printable text.")
+        raise InvalidOptionError("The name of an adapter must be printable text.")
     if (fields := getattr(task, "fields", None)) is None:
         return
     try:
         schema = json.dumps(fields, ensure_ascii=False)
         schema.encode()
     except (TypeError, ValueError, RecursionError):
-        raise InvalidOptionError("fields is a JSON schema: what it holds must be JSON.") from None
+        raise InvalidOptionError("fields must be a JSON schema: only JSON values are allowed.") from None
     _check_schema(schema)
 
 
@@ -67,12 +67,12 @@ def check_task(task: Task[Any]) -> None:
 def _check_schema(written: str) -> None:
     if len(written) > _LARGEST:
         raise InvalidOptionError(
-            f"The schema in fields has {len(written):,} characters as JSON, {_LARGEST:,} at most: ask for less,"
-            " or read twice."
+            f"The schema in fields has {len(written):,} characters as JSON, of at most {_LARGEST:,}:"
+            " request fewer fields, or read twice."
         )
     schema = json.loads(written)
     _check_meaning(schema)
-    # Its root may be a reference: so pydantic writes a model that holds itself.
+    # The root may be a reference: pydantic writes recursive models so.
     root = _at(schema, str(schema.get("$ref", "#")))
     if not isinstance(root, dict) or root.get("type") != "object":
         raise InvalidOptionError('fields is the schema of an object: it needs "type": "object".')
@@ -85,7 +85,7 @@ def _check_schema(written: str) -> None:
         if name == "patternProperties":
             raise InvalidOptionError("patternProperties in fields is not supported: name the properties.")
         if "\0" in name + (text or ""):
-            raise InvalidOptionError("fields holds a NUL, which Postgres does not store.")
+            raise InvalidOptionError("fields contains a NUL character, which Postgres cannot store.")
         if name == "$ref" and text and text.startswith("#/") and _at(schema, text) is None:
             raise InvalidOptionError("A $ref in fields points to something that the schema does not hold.")
 
@@ -128,31 +128,31 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def some_of(kind: type[E], given: str | Iterable[str], what: str) -> tuple[E, ...]:
-    """Return the members that are meant. Raises `InvalidOptionError` if there is no such member."""
+    """Return the named members of an enum. Raises `InvalidOptionError` for an unknown name."""
     try:
         return tuple(kind(one) for one in ([given] if isinstance(given, str) else given))
     except ValueError:
-        raise InvalidOptionError(f"{what} is one of {', '.join(kind)}.") from None
+        raise InvalidOptionError(f"{what} must be one of {', '.join(kind)}.") from None
 
 
 def one_of(kind: type[E], given: str, what: str) -> E:
-    """Return the member that is meant. Raises `InvalidOptionError` if there is no such member."""
+    """Return the named member of an enum. Raises `InvalidOptionError` for an unknown name."""
     return some_of(kind, [given], what)[0]
 
 
 def webhook(url: str, events: Sequence[NoticeType] = ENDINGS, what: str = "A webhook") -> Webhook:
-    """Return where to post notices. Raises `InvalidOptionError` if it is no address."""
+    """Return a webhook for these events. Raises `InvalidOptionError` for an invalid URL."""
     try:
         return Webhook.model_validate({"url": url, "events": events})
     except ValidationError:
         raise InvalidOptionError(
-            f"{what} is an absolute http or https URL without a user name or password, of at most "
+            f"{what} must be an absolute http or https URL without a user name or password, of at most "
             f"{storable.WEBHOOK_URL:,} characters."
         ) from None
 
 
 def moment(value: datetime | timedelta | None, name: str) -> datetime | None:
-    """Return the point in time that a datetime, or a distance from now, stands for."""
+    """Return the point in time for a datetime or a distance from now."""
     if isinstance(value, timedelta):
         try:
             return datetime.now(UTC) + value
@@ -169,40 +169,40 @@ def checked_key(key: str) -> str:
     """Return the idempotency key. Raises `InvalidOptionError` if it is empty or too long."""
     if not 0 < len(key) <= storable.IDEMPOTENCY_KEY or not storable.is_storable(key):
         raise InvalidOptionError(
-            f"An idempotency key has 1 to {storable.IDEMPOTENCY_KEY} characters, none of them NUL."
+            f"An idempotency key must have 1 to {storable.IDEMPOTENCY_KEY} characters without NUL."
         )
     return key
 
 
 def checked_label(label: str | None) -> str | None:
-    """Return what a document is called. Raises `InvalidOptionError` if that cannot be stored."""
+    """Return the label of a document. Raises `InvalidOptionError` if it cannot be stored."""
     if label is not None and not (0 < len(label) <= storable.LABEL and storable.is_storable(label)):
-        raise InvalidOptionError(f"A label has 1 to {storable.LABEL:,} characters, none of them NUL.")
+        raise InvalidOptionError(f"A label must have 1 to {storable.LABEL:,} characters without NUL.")
     return label
 
 
 def checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the metadata. Raises `InvalidOptionError` if it is too much, or not text."""
+    """Return the metadata. Raises `InvalidOptionError` if it is too large, or not text."""
     is_text = isinstance(metadata, Mapping) and all(
         isinstance(text, str) for text in chain(*metadata.items())
     )
     if not is_text:
-        raise InvalidOptionError("Metadata maps text to text: convert numbers and dates with str().")
+        raise InvalidOptionError("Metadata must map text to text: convert numbers and dates with str().")
     if len(metadata) > storable.METADATA_ENTRIES:
         raise InvalidOptionError(
-            f"Metadata has at most {storable.METADATA_ENTRIES} keys, not {len(metadata)}."
+            f"Metadata may have at most {storable.METADATA_ENTRIES} keys, not {len(metadata)}."
         )
     for key, value in metadata.items():
         too_long = max(len(key), len(value)) > storable.METADATA
         if not key or too_long or not storable.is_storable(key + value):
             raise InvalidOptionError(
-                f"Metadata keys and values have at most {storable.METADATA} characters, none of them NUL."
+                f"Metadata keys and values may have at most {storable.METADATA} characters without NUL."
             )
     return metadata
 
 
 def _seconds(given: Any) -> Any:
-    """Return a number that is written as text, as in a query; anything else as it is."""
+    """Return a number that is written as text, as in a query, as a float; anything else unchanged."""
     return (
         float(given) if isinstance(given, str) and re.fullmatch(r"[0-9]{1,12}(\.[0-9]+)?", given) else given
     )
@@ -211,7 +211,7 @@ def _seconds(given: Any) -> Any:
 Moment: TypeAlias = Annotated[
     timedelta | datetime, Field(union_mode="left_to_right"), BeforeValidator(_seconds)
 ]
-"""A point in time, or a distance from now: a number is seconds."""
+"""A point in time, or a distance from now; a number is in seconds."""
 
 
 def _in_time(value: datetime | timedelta | None, info: ValidationInfo) -> datetime | timedelta | None:
@@ -220,7 +220,7 @@ def _in_time(value: datetime | timedelta | None, info: ValidationInfo) -> dateti
 
 
 class SubmitOptions(BaseModel):
-    """What is said of jobs beside their tasks: by a submit, and by the body of a gateway's request."""
+    """Options of jobs besides their tasks, in a submit or in the body of a gateway's request."""
 
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -228,22 +228,22 @@ class SubmitOptions(BaseModel):
     metadata: Annotated[dict[str, str], BeforeValidator(checked_metadata)] = Field(default_factory=dict)
     webhook: Webhook | None = None
     not_before: Annotated[Moment | None, AfterValidator(_in_time)] = None
-    """A point in time, or how long from when the job is accepted, by the clock of Postgres; a number is seconds."""
+    """A point in time, or a duration from when the job is accepted, by the clock of Postgres; a number is seconds."""
     expires: Annotated[Moment | None, AfterValidator(_in_time)] = None
 
 
 class Options(SubmitOptions):
-    """The options of a submit, and whose it is."""
+    """The options of a submit, with its client and tenant."""
 
     client: str
     fair_by: str
-    """Metadata key by which the job takes turns with others; empty: with none."""
+    """Metadata key by whose value jobs take turns; empty if they do not."""
     tenant: str | None = None
-    """Whose job it is, if it came through the gateway. All jobs of a tenant take turns as one."""
+    """Tenant of a job that came through the gateway. All jobs of a tenant take turns as one."""
     batch: UUID | None = None
 
     def of(self, own: Submission[Any]) -> Options:
-        """Return the options of one task of many. Raises `InvalidOptionError`."""
+        """Return the options of one of many tasks. Raises `InvalidOptionError`."""
         if own.metadata is None and own.priority is None:
             return self
         metadata = {**self.metadata, **checked_metadata(own.metadata or {})}
@@ -252,7 +252,7 @@ class Options(SubmitOptions):
 
 
 def options(**said: Any) -> Options:
-    """Return the checked options. Raises `InvalidOptionError` for the first that cannot be meant."""
+    """Return the checked options. Raises `InvalidOptionError` for the first invalid one."""
     if isinstance(said["webhook"], str):
         said["webhook"] = webhook(said["webhook"])
     try:
@@ -266,39 +266,39 @@ def options(**said: Any) -> Options:
 
 @dataclass(frozen=True, slots=True)
 class Submission(Generic[R]):
-    """A task of many, with options of its own. What is None is as the call says for all."""
+    """One of many tasks, with its own options. None stands for the option of the call."""
 
     task: Task[R]
     metadata: Mapping[str, str] | None = None
-    """Beside that of the call; of a key that both have, this value is taken."""
+    """Added to the metadata of the call; if both have a key, this value counts."""
     priority: Lane | LaneName | None = None
     key: str | None = None
-    """Its idempotency key."""
+    """Idempotency key of this task."""
     label: str | None = None
-    """What the document is called. It is stored as results are: encrypted where there is a key, erased with them."""
+    """Label of the document. It is stored like results: encrypted if a key is set, and erased with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One task of those that are submitted together; counted from 0."""
+    """One of the tasks that are submitted together; numbers count from 0."""
 
     number: int
     own: Submission[Any]
     job_id: UUID = field(default_factory=new_id)
-    """Drawn as the tasks come: documents are stored side by side, and jobs are listed in the order of their ids."""
+    """Drawn in the order of the tasks: documents are stored in parallel, and jobs are listed by their ids."""
     traceparent: str | None = None
-    """The span in which it is submitted."""
+    """The span in which the task is submitted."""
 
 
 _MOST_TASKS: Final = 1_000
 _MOST_BYTES: Final = 64 * 1024**2
-"""Where a step ends: so many tasks, or so many bytes of documents that are held in memory."""
+"""Limits of a step: its tasks, and the bytes of its documents in memory."""
 
 
 class Steps:
-    """Tasks as many at a time as are held in memory and written together.
+    """Groups tasks into steps that are held in memory and written together.
 
-    Their idempotency keys are their own, else `prefix/n` for the n-th, or those that are given, or none.
+    A task's idempotency key is its own, or else `prefix/n` for the n-th task, or the next of `keys`, or None.
     """
 
     def __init__(self, prefix: str | None, keys: Iterable[str] | None) -> None:
@@ -311,7 +311,7 @@ class Steps:
         self._held = 0
 
     def add(self, one: Task[Any] | Submission[Any]) -> bool:
-        """Take in the next task; return whether it fills a step."""
+        """Add the next task; return whether the step is full."""
         own = one if isinstance(one, Submission) else Submission(one)
         number = next(self._numbers)
         if own.key is None and self._keys is not None:
@@ -319,7 +319,7 @@ class Steps:
                 own = replace(own, key=next(self._keys))
             except StopIteration:
                 raise InvalidOptionError(
-                    "idempotency_keys has fewer keys than there are tasks: give one for each."
+                    "idempotency_keys has fewer keys than tasks: give one key for each task."
                 ) from None
         elif own.key is None and self._prefix is not None:
             own = replace(own, key=f"{self._prefix}/{number}")
@@ -329,13 +329,13 @@ class Steps:
         return len(self._step) == _MOST_TASKS or self._held >= _MOST_BYTES
 
     def take(self) -> list[Item]:
-        """Return what has been taken in since the last step."""
+        """Return the tasks added since the last step."""
         step, self._step, self._held = self._step, [], 0
         return step
 
 
 def by_lane(items: Sequence[Item], options: Options) -> list[tuple[list[Item], Options]]:
-    """Return the tasks of each lane with their options; an invalid priority is found when the task is checked."""
+    """Return the tasks of each lane with their options. An invalid priority is reported when its task is checked."""
     lanes: dict[Lane, list[Item]] = {}
     for item in items:
         lane = Lane(item.own.priority) if item.own.priority in tuple(Lane) else options.priority
@@ -344,7 +344,7 @@ def by_lane(items: Sequence[Item], options: Options) -> list[tuple[list[Item], O
 
 
 def check(item: Item, options: Options) -> None:
-    """Raise `InvalidOptionError` or `InvalidSourceError` for what can be seen without storing anything."""
+    """Raise `InvalidOptionError` or `InvalidSourceError` for errors that can be found without storing anything."""
     own = item.own
     checked_label(own.label)
     options.of(own)

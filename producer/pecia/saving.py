@@ -1,4 +1,4 @@
-"""The result of a job as a file, whole or not at all."""
+"""Writes the result of a job to a file, completely or not at all."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -24,23 +24,23 @@ from pecia_schemas.tasks import task_type
 _QUALITIES: Final = range(1, 96)
 _UNSAFE: Final = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|]')
 _LONGEST: Final = 120
-"""Bytes of a file's name without its suffix."""
+"""Maximum length of a file name without its suffix, in bytes."""
 
 
 def stem_of(label: str | None) -> str:
-    """Return what the file of a document is called, without a suffix, as every file system takes it; empty for none."""
+    """Return a file name without suffix for a document's label, valid on all file systems; empty without a label."""
     name = Path(label or "").stem.strip(". ")
     return _UNSAFE.sub("_", name).encode(errors="replace")[:_LONGEST].decode(errors="ignore")
 
 
 class Stems:
-    """Names of files that differ in more than capitals: a taken name gets a number."""
+    """Unique file names, ignoring case: a name that is taken gets a number."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def add(self, stem: str) -> str:
-        """Return the name, with a number if need be, and keep it from others."""
+        """Reserve and return the name, with a number if it is taken."""
         numbered = (f"{stem}-{number}" for number in count(2))
         chosen = next(name for name in chain([stem], numbered) if name.casefold() not in self._taken)
         self._taken.add(chosen.casefold())
@@ -48,7 +48,7 @@ class Stems:
 
 
 Draw = Callable[[Document, Path], None]
-"""Writes a result with its pages' pictures to a file."""
+"""Function that writes a result with its pages' pictures to a file."""
 
 
 def form_of(
@@ -57,20 +57,20 @@ def form_of(
     format: Format | str | None,  # noqa: A002  as `formats.render` has it
     quality: int = PDF_QUALITY,
 ) -> Format:
-    """Return the form to write: the named form, else that of the file's suffix.
+    """Return the output format: the named one, or else that of the file's suffix.
 
-    Raises `InvalidFormatError` if results of this kind of job do not have it, or pictures that quality,
-    before anybody waits for the job.
+    Raises `InvalidFormatError` before the job is waited for, if results of this kind do not have the format or the
+    quality is out of range.
     """
     form = Format.of(path) if format is None else known(format)
     check(form, task_type(kind).result_type)
     if form.is_binary and quality not in _QUALITIES:
-        raise InvalidFormatError("The quality of pictures is a number from 1 to 95.")
+        raise InvalidFormatError("The quality of pictures must be a number from 1 to 95.")
     return form
 
 
 def write(result: Result, form: Format, target: Path) -> None:
-    """Write a result in a text form, atomically. Raises `OSError`."""
+    """Write a result in a text format, atomically. Raises `OSError`."""
     content = render(result, form)
     with replacing(target) as file:
         file.write_text(content, encoding="utf-8", newline="")
@@ -93,7 +93,7 @@ def write_with_pictures(
 ) -> None:
     """Write a searchable PDF or a facsimile, atomically.
 
-    Raises `DocumentGoneError` if the document is not kept any more, `OSError` if the file cannot be written, and as
+    Raises `DocumentGoneError` if the document was erased, `OSError` if the file cannot be written, and the errors of
     `check_patients`.
     """
     check_patients(document, form)
@@ -107,19 +107,19 @@ def write_with_pictures(
             raise InvalidSettingError(str(error)) from None
         except ChildProcessError:
             raise ConfigurationError(
-                "The process that draws the pages does not start: check PECIA_DECODE_MEMORY_BYTES, and that pecia[pdf] "
+                "The process that renders pages does not start: check PECIA_DECODE_MEMORY_BYTES, and that pecia[pdf] "
                 "is installed completely."
             ) from None
 
 
 def page_pictures(form: Format = Format.FACSIMILE) -> OpenPictures:
-    """Return what draws pages. Raises `ConfigurationError` if it, or what writes that form, is not installed."""
+    """Return the function that renders pages. Raises `ConfigurationError` if a package for this format is missing."""
     try:
-        import_module(f"pecia.formats.{form}")  # that of PDFs comes with pecia[pdf]
+        import_module(f"pecia.formats.{form}")  # `pecia.formats.pdf` needs pecia[pdf]
         opening: OpenPictures = next(iter(entry_points(group=GROUP))).load()
     except (StopIteration, ImportError):
         raise ConfigurationError(
-            "This is made of the pages' pictures, which the light client cannot draw: "
+            "This format needs the pages' pictures, which the light client cannot render: "
             f"{install_command('pdf')}, or take the result as hocr."
         ) from None
     return opening
@@ -130,7 +130,7 @@ def replacing(target: Path) -> Iterator[Path]:
     """Yield a path beside the target; the file written there takes its place at the end, complete or not at all."""
     target = target.resolve()
     if target.exists() and not target.is_file():
-        raise FileExistsError(f"{target} is no file")
+        raise FileExistsError(f"{target} is not a file")
     # Others may save to the same target at the same time.
     partial = target.with_name(f".{uuid4().hex}.partial")
     try:

@@ -1,4 +1,4 @@
-"""Sources of tasks: read once, stored by content, measured by their header; and on their way back to a client."""
+"""Sources of tasks: reads each once, stores it by content and measures its header; also fetches stored documents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Original:
-    """Where a job's document is, and what opens it."""
+    """The place of a job's document, and its password."""
 
     job_id: UUID
     payload: PayloadRef
@@ -40,8 +40,8 @@ class Original:
     def of(cls, row: Mapping[str, Any], keys: Keyring) -> Original:
         """Return the document of a row of `jobs`.
 
-        Raises `DocumentGoneError` if it is not kept any more, `InvalidSettingError` if its password is encrypted under
-        a key that is not here.
+        Raises `DocumentGoneError` if it was erased, `InvalidSettingError` if its password is encrypted under a key that
+        this process lacks.
         """
         job_id = row["id"]
         if row["payload_released_at"] is not None or row["task"].get("source") is None:
@@ -49,7 +49,7 @@ class Original:
         try:
             task = unseal_task(row["task"], job_id, keys.of_job(job_id, row["wrapped"]))
         except DecryptionError as error:
-            raise errors.InvalidSettingError(f"A document cannot be read. {error}") from None
+            raise errors.InvalidSettingError(f"The document cannot be read. {error}") from None
         password = task.get("password")
         return cls(
             job_id=job_id,
@@ -60,7 +60,7 @@ class Original:
 
 @contextmanager
 def at_hand(original: Original, payloads: PayloadStore) -> Iterator[Path]:
-    """Yield the document as a file, verified and decrypted, which is gone when the block ends.
+    """Yield the document as a file, verified and decrypted. The file is deleted when the block ends.
 
     Raises `DocumentGoneError`, `PayloadStoreUnavailableError` or `InvalidSettingError`.
     """
@@ -82,11 +82,11 @@ def at_hand(original: Original, payloads: PayloadStore) -> Iterator[Path]:
         yield target
 
 
-# Its debug logs quote a picture's notes.
+# Its debug log quotes metadata of pictures.
 logging.getLogger("PIL.TiffImagePlugin").setLevel(logging.INFO)
 
 _payload_processes: set[int] = set()
-"""Processes, this one and those it was forked from, that have used a payload store."""
+"""Ids of this process and its ancestors that have used a payload store."""
 _IN_MEMORY = 16 * 1024**2  # bytes of a stream that are kept out of the temporary directory
 _ORIENTATION = 0x0112
 _LYING = (5, 6, 7, 8)  # EXIF orientations that swap width and height
@@ -94,26 +94,26 @@ _LYING = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSource:
-    """A document in the payload store, or on its way there through the fleet."""
+    """A document in the payload store, or a URL from which the fleet will fetch it."""
 
     payload: PayloadRef | UrlRef
     sha256: str | None = None
-    """Of its content; None: it was in the store before, or is not there yet."""
+    """SHA-256 of the content; None if the document was in the store before, or is not fetched yet."""
     pixels: tuple[int, int] | None = None
-    """Width and height of the upright picture; None: the fleet has to look inside."""
+    """Width and height of the upright picture; None if only the fleet can measure it."""
 
 
 def open_payloads(settings: ClientSettings, keys: Keyring) -> PayloadStore:
-    """Return the payload store. Its runtime does not survive a fork: a child would wait for its threads for ever.
+    """Return the payload store. It does not survive a fork: a child would wait for its threads forever.
 
-    Raises `ConfigurationError` in such a child, `PayloadStoreUnavailableError` if it cannot be opened.
+    Raises `ConfigurationError` in a forked child of a user, `PayloadStoreUnavailableError` if it cannot be opened.
     """
     from pecia_schemas.payloads import PayloadStore  # noqa: PLC0415  slow to load
 
     if _payload_processes - {os.getpid()}:
         raise errors.ConfigurationError(
-            "This process was forked from another that had already submitted, which the payload store does not "
-            "survive: submit for the first time after the fork, or start processes with 'spawn'."
+            "This process was forked from one that had already submitted, which the payload store does not "
+            "support: submit for the first time after the fork, or start processes with 'spawn'."
         )
     _payload_processes.add(os.getpid())
     with store_answers("cannot be opened", "PECIA_PAYLOAD_URL, its credentials and permissions"):
@@ -124,7 +124,7 @@ def open_payloads(settings: ClientSettings, keys: Keyring) -> PayloadStore:
 def store_answers(
     said: str = "does not answer", check: str = "PECIA_PAYLOAD_URL and its credentials"
 ) -> Iterator[None]:
-    """Raise what the payload store raises as `PayloadStoreUnavailableError`."""
+    """Convert errors of the payload store to `PayloadStoreUnavailableError`."""
     from obstore.exceptions import BaseError  # noqa: PLC0415  slow to load
 
     try:
@@ -136,7 +136,7 @@ def store_answers(
 
 
 def store(payloads: PayloadStore, source: object) -> StoredSource:
-    """Put a task's source into the store, unless it is there already or the fleet fetches it, and measure it.
+    """Store a task's source and measure it, unless it is in the store already or the fleet fetches it.
 
     Raises `InvalidSourceError` if it cannot be read, `PayloadStoreUnavailableError` if it cannot be written.
     """
@@ -150,9 +150,9 @@ def store(payloads: PayloadStore, source: object) -> StoredSource:
 
 
 def check(source: object) -> None:
-    """Raise `InvalidSourceError` if a path is no readable file, or the fleet does not fetch such a URL.
+    """Raise `InvalidSourceError` if a path is not a readable file, or the fleet cannot fetch the URL.
 
-    Opens nothing else: a stream can be read once, so can a pipe, and a URL is for the fleet alone.
+    Other sources are not opened: streams and pipes can be read only once, and only the fleet fetches URLs.
     """
     if isinstance(source, Pile):
         for one in _files_of(source):
@@ -168,7 +168,7 @@ def check(source: object) -> None:
 
 
 def _check_url(url: str) -> None:
-    """Raise `InvalidSourceError`, which does not quote the URL."""
+    """Raise `InvalidSourceError` for an invalid URL. The error does not quote the URL."""
     try:
         parts = urlsplit(url)
         named = bool(parts.hostname) and parts.port != 0
@@ -177,41 +177,41 @@ def _check_url(url: str) -> None:
     spaced = " " in url and parts.scheme != "s3"  # keys may hold any character
     if not named or not url.isprintable() or spaced:
         raise errors.InvalidSourceError(
-            "The URL has no form that is fetched: write https://host/path or s3://bucket/key."
+            "The URL cannot be fetched: write https://host/path or s3://bucket/key."
         )
     if len(url) > storable.SOURCE_URL:
         raise errors.InvalidSourceError(
-            f"A URL has at most {storable.SOURCE_URL:,} characters, not {len(url):,}."
+            f"A URL may have at most {storable.SOURCE_URL:,} characters, not {len(url):,}."
         )
     if not url.lower().startswith(URL_SCHEMES):
         raise errors.InvalidSourceError(
-            "The fleet fetches http://, https:// and s3:// URLs: send any other file itself."
+            "The fleet fetches only http://, https:// and s3:// URLs: submit other files themselves."
         )
     if "@" in parts.netloc:
         raise errors.InvalidSourceError(
-            "A URL with a user name or password in it is not fetched: give the fleet access, or use a signed URL."
+            "The fleet fetches no URL with a user name or password: give the fleet access, or use a signed URL."
         )
     if parts.scheme == "s3" and not parts.path.strip("/"):
-        raise errors.InvalidSourceError("An S3 URL names a bucket and an object: write s3://bucket/key.")
+        raise errors.InvalidSourceError("An S3 URL must name a bucket and an object: write s3://bucket/key.")
 
 
 def measured(file: IO[bytes], start: int, deposit: Deposit) -> StoredSource:
-    """Return the properties known without decoding of a deposited file."""
+    """Return a deposited file with the properties that need no decoding."""
     stored = StoredSource(payload=deposit.reference, sha256=deposit.sha256)
     media_type = deposit.reference.media_type
     if start > 0 or media_type is None or not media_type.is_single_image:
         return stored
-    from PIL import Image  # noqa: PLC0415  slow to load, and for pictures alone
+    from PIL import Image  # noqa: PLC0415  slow to load, and only pictures need it
 
     file.seek(0)
     try:
         if media_type.name not in Image.OPEN:
             Image.init()
-        # `Image.open` would warn of a large one; only the fleet knows its limit.
+        # `Image.open` would warn of large pictures; only the fleet knows its limit.
         opening, _ = Image.OPEN[media_type.name]
         with opening(file, "") as image:
             width, height = image.size
-            # Asking a PNG without EXIF for it would decode the picture.
+            # Reading EXIF of a PNG without it would decode the picture.
             if "exif" in image.info and image.getexif().get(_ORIENTATION) in _LYING:
                 width, height = height, width
     except Exception:  # noqa: BLE001  a damaged header raises anything; the fleet reports the damage
@@ -222,8 +222,8 @@ def measured(file: IO[bytes], start: int, deposit: Deposit) -> StoredSource:
 
 @contextmanager
 def depositing() -> Iterator[None]:
-    """Raise what reading a source and writing the payload store raise as errors of this client."""
-    from obstore.exceptions import BaseError  # noqa: PLC0415  a client that only reads does without
+    """Convert errors of reading a source and of writing the payload store to errors of this client."""
+    from obstore.exceptions import BaseError  # noqa: PLC0415  a client that only reads does not need it
 
     try:
         yield
@@ -238,7 +238,7 @@ def depositing() -> Iterator[None]:
 
 @contextmanager
 def opened(source: object) -> Iterator[IO[bytes]]:
-    """Yield the source as a file that can be read twice. A file object of the caller's stays open."""
+    """Yield the source as a file that can be read twice. The caller's own file object stays open."""
     if isinstance(source, Path):
         try:
             file = source.open("rb")
@@ -262,14 +262,14 @@ def opened(source: object) -> Iterator[IO[bytes]]:
 
 
 def _each_opened(pile: Pile) -> Iterator[IO[bytes]]:
-    """Yield one file after the other, each closed before the next is opened unless it is the caller's."""
+    """Yield the files one after the other; each is closed before the next is opened, unless it is the caller's."""
     for source in _files_of(pile):
         with opened(source) as file:
             yield file
 
 
 def _files_of(pile: Pile) -> Iterator[object]:
-    """Yield the documents of a pile. Raises `InvalidSourceError` for a folder without any."""
+    """Yield the documents of a pile. Raises `InvalidSourceError` for a folder without documents."""
     for source in pile.sources:
         if not isinstance(source, Path) or not source.is_dir():
             yield source
@@ -277,26 +277,26 @@ def _files_of(pile: Pile) -> Iterator[object]:
         files = [path for path in files_below(source) if (media := sniffed(path)) and not media.is_video]
         if not files:
             raise errors.InvalidSourceError(
-                "The folder holds no document: check the path and its permissions."
+                "The folder contains no document: check the path and its permissions."
             )
         yield from sorted(files, key=natural)
 
 
 def natural(path: Path) -> list[tuple[int, int, str]]:
-    """Return the key by which files are ordered as people number them: `page-2` before `page-10`."""
+    """Return the sort key of natural order: `page-2` before `page-10`."""
     pieces = re.split(r"(\d+)", str(path).casefold())
     return [(1, int(piece), "") if piece.isdecimal() else (0, 0, piece) for piece in pieces]
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and of those below it, sorted, without hidden ones."""
+    """Yield the files of a folder and its subfolders, sorted, without hidden ones."""
     for where, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(where, name) for name in sorted(names) if not name.startswith("."))
 
 
 def sniffed(path: Path) -> MediaType | None:
-    """Return what a file is by its content; None if it is nothing that Pecia reads, or cannot be read."""
+    """Return the media type of a file by its content; None if it is unreadable or of no type that Pecia reads."""
     try:
         if not path.is_file():  # a pipe would wait for a writer
             return None
@@ -308,7 +308,7 @@ def sniffed(path: Path) -> MediaType | None:
 
 @contextmanager
 def _seeking(source: Any) -> Iterator[IO[bytes]]:
-    """Yield the file itself if it can seek, else a copy."""
+    """Yield the file itself if it can seek, or else a copy."""
     if getattr(source, "closed", False):
         raise errors.InvalidSourceError("The file object is closed: submit it while it is open.")
     if getattr(source, "seekable", lambda: False)():
@@ -324,7 +324,7 @@ def _seeking(source: Any) -> Iterator[IO[bytes]]:
 
 
 def unreadable(error: Exception) -> errors.InvalidSourceError:
-    """Return the error for a source that the system refuses to read; it does not name the source."""
+    """Return the error for an unreadable source. It does not name the source."""
     if isinstance(error, TypeError):
         return errors.InvalidSourceError("A file object must be binary: open it with mode 'rb'.")
     reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__

@@ -1,7 +1,7 @@
 """The client's SQL about jobs and batches, written once for both kinds of client.
 
-A statement is a method that is the work of one transaction. On a `Database` it runs and returns; on an `AsyncDatabase`
-it returns something to await. The work is given a `Connection` before its arguments.
+A method decorated as a transaction is the work of one transaction. On a `Database` it runs and returns; on an
+`AsyncDatabase` it returns an awaitable. The work receives a `Connection` before its arguments.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _NAMED: Final = re.compile(r"(?<![:\w]):(\w+)(?!:)")
 
 @lru_cache(maxsize=256)
 def for_driver(statement: str) -> str:
-    """Return SQL with `:name` as psycopg takes it."""
+    """Return SQL with `:name` parameters in psycopg's form."""
     return _NAMED.sub(r"%(\1)s", statement.replace("%", "%%"))
 
 
 class Rows(list[Any]):
-    """What a statement returned: rows that are tuples with names."""
+    """The rows of a statement, as named tuples."""
 
     def first(self) -> Any:
-        """Return the first; None if there is none."""
+        """Return the first row, or None."""
         return self[0] if self else None
 
     def mappings(self) -> Rows:
@@ -57,28 +57,28 @@ class Rows(list[Any]):
         return [row[0] for row in self]
 
     def scalar(self) -> Any:
-        """Return the first column of the first row; None if there is none."""
+        """Return the first column of the first row, or None."""
         return self[0][0] if self else None
 
 
 class Connection:
-    """What a transaction is made on."""
+    """The connection of a transaction."""
 
     def execute(self, statement: str | TextClause, parameters: Mapping[str, Any]) -> Rows:
-        """Run SQL in which `:name` stands for a parameter."""
+        """Run SQL with parameters in the form `:name`."""
         written = statement if isinstance(statement, str) else statement.text
         return self.execute_as_is(for_driver(written), parameters)
 
     def execute_as_is(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
-        """Run SQL in which `%(name)s` stands for a parameter."""
+        """Run SQL with parameters in the form `%(name)s`."""
         raise NotImplementedError
 
 
 class Blocking(Protocol):
-    """A database whose transactions keep their caller's thread."""
+    """A database whose transactions block the caller's thread."""
 
     def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
-        """Run `work` in one transaction and return what it returns."""
+        """Run `work` in one transaction and return its result."""
         ...
 
 
@@ -86,7 +86,7 @@ class Awaitable(Protocol):
     """A database whose transactions are awaited."""
 
     async def transaction(self, work: Callable[[Any], T], *, repeatable: bool = True) -> T:
-        """Run `work` in one transaction and return what it returns."""
+        """Run `work` in one transaction and return its result."""
         ...
 
 
@@ -94,7 +94,7 @@ D_co = TypeVar("D_co", bound=Blocking | Awaitable, covariant=True)
 
 
 class Statements(Generic[D_co]):
-    """What a client of that name can ask of a database, of either kind; with a `tenant` about that one's jobs alone."""
+    """Base of a client's statements, for either kind of database; with a `tenant`, about that tenant's jobs only."""
 
     def __init__(
         self, database: D_co, keys: Keyring | None = None, client: str = "", tenant: str | None = None
@@ -105,7 +105,7 @@ class Statements(Generic[D_co]):
 
 
 class Transaction(Generic[P, T]):
-    """A method of `Statements` that is written as the work of a transaction and called without its connection."""
+    """Descriptor: a method written with a transaction's connection and called without it."""
 
     def __init__(self, work: Callable[Concatenate[Any, Any, P], T], *, repeatable: bool) -> None:
         self.__doc__ = work.__doc__
@@ -126,21 +126,21 @@ class Transaction(Generic[P, T]):
 
 
 def transaction(work: Callable[Concatenate[Any, Any, P], T]) -> Transaction[P, T]:
-    """Make a method of a transaction that may run again after a lost connection, committed or not."""
+    """Make a method whose transaction may run again after a lost connection, whether committed or not."""
     return Transaction(work, repeatable=True)
 
 
 def unrepeatable(work: Callable[Concatenate[Any, Any, P], T]) -> Transaction[P, T]:
-    """Make a method of a transaction that must not run twice."""
+    """Make a method whose transaction must not run twice."""
     return Transaction(work, repeatable=False)
 
 
 _CLOCK_SKEW = timedelta(days=1)  # ids carry the clock of the client that made them
-_FIRST_IDS = datetime.fromtimestamp(0, UTC) + _CLOCK_SKEW  # and no time before
+_FIRST_IDS = datetime.fromtimestamp(0, UTC) + _CLOCK_SKEW  # the earliest time with ids
 
 
 IN_CONFLICT: Final = "(stage = 'split' AND coalesce(doubts, 0) > 0)"
-"""SQL: whether a part is the split of a bundle with documents in conflict."""
+"""SQL condition: the part is the split of a bundle with a patient conflict."""
 
 _WITH_VERDICTS = """EXISTS (
     SELECT FROM parts AS page WHERE page.job_id = jobs.id AND page.stage = 'read'
@@ -148,7 +148,7 @@ _WITH_VERDICTS = """EXISTS (
 
 
 def conditions(listing: Listing, tenant: str | None) -> dict[str, dict[str, Any]]:
-    """Return the conditions on jobs, in SQL, each with its parameters."""
+    """Return SQL conditions on jobs, each with its parameters."""
     candidates: tuple[tuple[object, str, dict[str, Any]], ...] = (
         (tenant, "jobs.tenant = :tenant", {"tenant": tenant}),
         (listing.batch, "jobs.batch = :batch", {"batch": listing.batch}),
@@ -176,7 +176,7 @@ def conditions(listing: Listing, tenant: str | None) -> dict[str, dict[str, Any]
 
 
 def range_of(prefix: str) -> dict[str, UUID]:
-    """Return the least and the greatest id that begins so: the primary key finds what lies between them."""
+    """Return the least and the greatest id with this beginning, for a range scan of the primary key."""
     digits = prefix.replace("-", "")
     return {"lowest": UUID(digits.ljust(32, "0")), "highest": UUID(digits.ljust(32, "f"))}
 
@@ -192,7 +192,7 @@ def parameters(wanted: Mapping[str, Mapping[str, Any]], **others: Any) -> dict[s
 
 
 def least_id(since: datetime) -> UUID:
-    """Return the least UUIDv7 of that moment: it lets the primary key end the search."""
+    """Return the least UUIDv7 of that time, which bounds a scan of the primary key."""
     return UUID(int=int(since.timestamp() * 1000) << 80)
 
 
@@ -223,7 +223,7 @@ _VIEWS = f"""
     WHERE id = ANY(CAST(:job_ids AS uuid[])) AND (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
 """  # noqa: S608  a constant
 
-# `revision`: as it was then, 0 before all of them; None: as it is now.
+# `revision`: the pages after that revision, 0 before all revisions, None now.
 _ENDED = """
     SELECT coalesce(revised.id, parts.id) AS sealed_for, parts.stage, parts.ordinal, parts.failure,
            coalesce(revised.content, results.content) AS content,
@@ -251,7 +251,7 @@ _EVENTS = """
     WHERE job_id = :job_id AND sequence > :after ORDER BY sequence
 """
 
-# Read after the result, in the same transaction: a result that is not erased now was complete when it was read.
+# Runs after the result is read, in the same transaction: if the job is not erased now, the result was complete.
 _NOTE = """
     INSERT INTO reads (job_id, client, what)
     SELECT id, :client, :what FROM jobs WHERE id = :job_id AND erased_at IS NULL
@@ -302,20 +302,20 @@ _FAILURES = """
 
 
 class Store(Statements[D_co]):
-    """The rows of jobs, as a client sees and writes them; encrypted columns are decrypted on their way.
+    """The rows of jobs, for a client to read and write. Encrypted columns are decrypted.
 
-    A statement about one job follows another that has found the job.
+    Before a statement about one job, the caller has found the job by another, which checks the tenant.
     """
 
     @transaction
     def load(self, connection: Connection, lane: Lane, limit: int) -> LaneLoad:
-        """Return what waits in a lane, counted up to the limit, and how fast it was worked off lately."""
+        """Return the waiting parts of a lane, counted up to the limit, and the parts ended recently."""
         values = {"lane": lane, "limit": limit}
         return LaneLoad(**connection.execute(_LOAD, values).mappings().first())
 
     @transaction
     def leave_to_relay(self, connection: Connection, part_ids: Collection[UUID]) -> None:
-        """Note that these parts may not be in Redis. Those that another transaction has locked are left to it."""
+        """Mark parts that may be missing in Redis, for the relay. Parts locked by another transaction are skipped."""
         connection.execute(_LEAVE_TO_RELAY, {"ids": list(part_ids)})
 
     @transaction
@@ -328,7 +328,7 @@ class Store(Statements[D_co]):
     def views_of_tenants(
         self, connection: Connection, values: Collection[tuple[str, UUID]]
     ) -> dict[tuple[str, UUID], JobView]:
-        """Return the views of these jobs that exist and are of their tenants."""
+        """Return the views of the existing jobs that belong to the paired tenants."""
         rows = connection.execute(
             _VIEWS, {"job_ids": [job_id for _, job_id in values], "tenant": None}
         ).mappings()
@@ -358,16 +358,16 @@ class Store(Statements[D_co]):
         after: FoundPage | None,
         size: int,
     ) -> list[FoundPage]:
-        """Return up to `size` pages that were read with one of these verdicts, the newest job first, by number.
+        """Return up to `size` pages with one of these verdicts, the newest job first, then by number.
 
-        Before all of them come bundles with documents in conflict, which are of the verdict `review`.
+        Bundles with patient conflicts, which have the verdict `review`, come before all pages.
         """
         wanted = conditions(listing, self._tenant) | {
             "verdict = ANY(CAST(:verdicts AS text[]))": {"verdicts": list(verdicts)},
             "jobs.erased_at IS NULL": {},
         }
         if all(verdict.needs_review for verdict in verdicts):
-            wanted[NEEDS_REVIEW] = {}  # by which Postgres knows that the index has them all
+            wanted[NEEDS_REVIEW] = {}  # lets Postgres use the partial index
         found: list[FoundPage] = []
         for is_conflict in (True, False):
             if after is not None and after.is_conflict > is_conflict:
@@ -410,7 +410,7 @@ class Store(Statements[D_co]):
 
     @transaction
     def lacking(self, connection: Connection, job_ids: Collection[UUID]) -> list[Lack]:
-        """Return what the jobs' queued parts need and no worker on duty can do."""
+        """Return what the jobs' queued parts need and no running worker can do."""
         rows = connection.execute(UNSERVED, {"job_ids": list(job_ids)}).mappings()
         return [Lack(**row) for row in rows]
 
@@ -425,13 +425,13 @@ class Store(Statements[D_co]):
         read_as: AuditAction | None = None,
         revision: int | None = None,
     ) -> list[PartOutcome]:
-        """Return the parts that have ended, in order, without those whose ordinal is to be skipped.
+        """Return the parts that have ended, in order, without the ordinals in `skip`.
 
-        Pages are as they were at that revision, at 0 as they were read; None: as they are now. `read_as` notes who
-        has read them, if there is anything to read. Raises `JobErasedError` if it was erased, `InvalidSettingError` if
-        a result is encrypted and cannot be decrypted with the keys that there are.
+        `revision` returns pages as they were at that revision, 0 as they were read, None as they are now. `read_as`
+        records the read in the audit trail if it returns content. Raises `JobErasedError` if the job was erased,
+        `InvalidSettingError` if a result cannot be decrypted with the configured keys.
         """
-        # Skipped ones are one parameter, however many they are: a long document is looked at thousands of times.
+        # One parameter, even for many skipped ordinals: a long document is read in thousands of queries.
         skipped = f"{{{','.join(f'[{first},{last}]' for first, last in skip.ranges)}}}" if skip else None
         values = {"job_id": job_id, "open": _OPEN, "skip": skipped, "limit": limit, "revision": revision}
         rows = connection.execute(_OUTCOMES if skip else _ALL_OUTCOMES, values).mappings()
@@ -451,9 +451,9 @@ class Store(Statements[D_co]):
 
     @transaction
     def original(self, connection: Connection, job_id: UUID) -> Original:
-        """Return where the job's document is.
+        """Return the place of the job's document.
 
-        Raises `DocumentGoneError` if it is not kept any more, `InvalidSettingError` without the key of its password.
+        Raises `DocumentGoneError` if it was erased, `InvalidSettingError` without the key of its password.
         """
         row = connection.execute(_ORIGINAL, {"job_id": job_id}).mappings().first()
         if row is None:
@@ -462,7 +462,7 @@ class Store(Statements[D_co]):
 
     @transaction
     def first_unfinished(self, connection: Connection, job_id: UUID) -> int | None:
-        """Return the lowest ordinal that may still change; None if there is none. 0 until the document is cut."""
+        """Return the lowest ordinal that may still change, or None if none may. 0 until the document is cut."""
         lowest: int | None = connection.execute(_LOWEST, {"job_id": job_id, "open": _OPEN}).scalar()
         return lowest
 
@@ -470,7 +470,7 @@ class Store(Statements[D_co]):
     def events(
         self, connection: Connection, job_id: UUID, *, after: int, skip: Collection[int]
     ) -> list[JobEvent]:
-        """Return the job's events with a sequence above `after`, in order, without those to be skipped."""
+        """Return the job's events with a sequence above `after`, in order, without those in `skip`."""
         rows = connection.execute(_EVENTS, {"job_id": job_id, "after": after}).mappings()
         return [JobEvent.model_validate(row) for row in rows if row["sequence"] not in skip]
 
@@ -478,7 +478,7 @@ class Store(Statements[D_co]):
     def open_batch(self, connection: Connection, name: str | None) -> Batch:
         """Return a new batch, or the existing batch of this name; for an id, its batch.
 
-        Raises `BatchNotFoundError` for an id that there is not.
+        Raises `BatchNotFoundError` for an unknown id.
         """
         statement, values = _OPEN_BATCH, {"id": new_id(), "name": name, "tenant": self._tenant}
         if name and is_complete_id(name):
@@ -490,7 +490,7 @@ class Store(Statements[D_co]):
 
     @transaction
     def batch(self, connection: Connection, reference: str) -> Batch:
-        """Return the batch of this name or id, or the only one whose id begins so. Raises `BatchNotFoundError`."""
+        """Return the batch with this name or id, or the only one whose id begins so. Raises `BatchNotFoundError`."""
         found = connection.execute(_BATCH_BY_NAME, {"name": reference, "tenant": self._tenant}).mappings()
         if not found and (prefix := as_prefix(reference)):
             values = range_of(prefix) | {"tenant": self._tenant}
@@ -507,12 +507,12 @@ class Store(Statements[D_co]):
 
     @transaction
     def in_doubt(self, connection: Connection, batch: UUID, most: int) -> int:
-        """Return how many pages of a batch a person should look at, up to `most`."""
+        """Return the number of pages of a batch that need a review, up to `most`."""
         return int(connection.execute(_IN_DOUBT, {"batch": batch, "most": most}).scalar())
 
     @transaction
     def counts(self, connection: Connection, listing: Listing) -> Counts:
-        """Return how far the jobs are."""
+        """Return the counts of the jobs by state."""
         wanted = conditions(listing, self._tenant)
         rows = connection.execute(_COUNT.format(wanted=where(wanted)), parameters(wanted)).mappings()
         counts = sum((Counts(states={row.pop("state"): row.pop("jobs")}, **row) for row in rows), Counts())
@@ -524,7 +524,7 @@ class Store(Statements[D_co]):
 
 
 def note_read(connection: Connection, job_id: UUID, *, client: str, what: AuditAction) -> None:
-    """Write down, in the transaction that read it, who has read a job's result. Raises `JobErasedError`."""
+    """Record in the audit trail, in the reading transaction, who has read a result. Raises `JobErasedError`."""
     if connection.execute(_NOTE, {"job_id": job_id, "client": client, "what": what}).scalar() is None:
         erased_at = connection.execute(_ERASED_AT, {"job_id": job_id}).scalar()
         if erased_at is not None:

@@ -1,8 +1,8 @@
-"""How a request is stored: from tasks to the rows of jobs, and the transaction that writes them, for both clients.
+"""Storage of a submit for both kinds of client: tasks become rows of jobs, which one transaction writes.
 
-Tasks go in steps: one is prepared (`waiting.prepare`) while the one before is written and published. A task that is
-refused leaves the others alone; an error about an entire step ends the call, and says which jobs were accepted before.
-In each task's span its job's trace begins.
+Tasks are handled in steps: one step is prepared (`waiting.prepare`) while the step before is written and published.
+A refused task does not affect the others; an error about an entire step ends the call, with the jobs accepted so far.
+A job's trace begins in the span of its task.
 """
 
 from __future__ import annotations
@@ -44,37 +44,37 @@ _INGEST_COST = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewJob:
-    """A job that is about to be accepted."""
+    """A job that is ready to be written."""
 
     row: Mapping[str, Any]
-    """Of the job and its first part, as `_CREATE` takes it."""
+    """Row of the job and its first part, in the form of `_CREATE`."""
     options: Options
     label: str | None
     digest: Callable[[Keyring, str | None], str]
-    """Returns the digest of the same work under a key, the data key of the job or what an earlier version took."""
+    """Function that returns the digest of the same work under another key: the job's data key, or an older scheme's."""
     turns: bytes | None
-    """Digest of what it takes turns by; None: by itself. Redis knows it by a random id, made of nothing."""
+    """Digest of the value by which the job takes turns; None if alone. Redis only sees a random id for it."""
     deposited: bool
-    """Whether this submit put its document into the store; False: the document was there."""
+    """Whether this submit stored the document; False if the document was in the store before."""
 
     @property
     def id(self) -> UUID:
-        """The job's id, if it turns out to be new."""
+        """The id of the job, if its idempotency key is new."""
         job_id: UUID = self.row["id"]
         return job_id
 
     @property
     def key(self) -> str:
-        """The idempotency key, as it is stored."""
+        """The stored idempotency key."""
         return str(self.row["key"])
 
     @property
     def is_simple(self) -> bool:
-        """Whether all that is to be written is the job, with nothing to be looked up for it."""
+        """Whether the job can be written without any lookup."""
         return self.turns is None and self.options.webhook is None
 
     def message(self, flow: UUID) -> PartMessage | None:
-        """Return what to publish now; None if it has to wait for its time, or has none."""
+        """Return the message to publish now, or None if the job waits for its time or has no part."""
         row = self.row
         if self.options.not_before is not None or "part" not in row:
             return None
@@ -89,17 +89,17 @@ class NewJob:
 
 
 Outcome = tuple[int, Accepted | SubmitError]
-"""The number of a task, and what became of it."""
+"""The number of a task, and its accepted job or error."""
 Outcomes = Iterable[Outcome]
 Prepared = list[tuple[int, NewJob | SubmitError]]
-"""A step whose documents are stored, ready to be written: what came of each task, by its number."""
+"""The tasks of a step by number, each with the job to write or its error. Their documents are stored."""
 
 
 def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -> NewJob:
-    """Return a job whose document is stored, with a data key of its own if there are `keys`.
+    """Return the job for a stored document, with its own data key if `keys` has any.
 
-    Without an idempotency key it gets one of its own, so that repeating the insert is safe. Its trace goes on below
-    the `traceparent` of its task.
+    Without an idempotency key the job gets a random one, so that the insert can be repeated safely. Its trace continues
+    below the `traceparent` of its task.
     """
     from pecia_schemas.tasks import task_to_json  # noqa: PLC0415  tasks are slow to load
 
@@ -112,12 +112,12 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
     def digest(ring: Keyring, key: str | None) -> str:
         # Keeps no reference to the task, which holds its document in memory.
         reference = written["source"] and {k: v for k, v in written["source"].items() if k != "secret"}
-        if reference and sha256:  # by its content, or as earlier versions stored it
+        if reference and sha256:  # by its content; earlier versions used no key
             stored_under = None if key == JOB_KEY else key
             reference |= {"sha256": ring.name_of(sha256, stored_under), "key": stored_under}
         return task_digest(kind, {**written, "source": reference}, lane, ring, key)
 
-    key = own.key if options.tenant is None else f"{options.tenant}:{own.key}"  # each tenant's are its own
+    key = own.key if options.tenant is None else f"{options.tenant}:{own.key}"  # unique for each tenant
     row: dict[str, Any] = {
         "id": job_id,
         "kind": kind,
@@ -140,7 +140,7 @@ def new_job(item: Item, source: StoredSource, options: Options, keys: Keyring) -
 
 
 def _first_part(task: Task[Any], source: StoredSource) -> dict[str, Any]:
-    """Return how the job's first part is written: that of a single picture reads it, if that is all that is wanted."""
+    """Return the row of the first part: for a single picture the part that reads it, otherwise ingest."""
     from pecia_schemas.tasks import HIDDEN_KINDS, DocumentType, ReadDocument, page_cost  # noqa: PLC0415  slow to load
 
     if task.kind in HIDDEN_KINDS:
@@ -161,7 +161,7 @@ _KNOWN = f"""
     WHERE idempotency_key = ANY(CAST(:keys AS text[]))
 """  # noqa: S608  a constant
 
-# A value that another client writes at this very moment is not seen: then the job takes turns alone.
+# A value that another client is writing now is not visible: then the job takes turns alone.
 _FLOW_OF = """
     WITH known AS (
         SELECT id FROM flows WHERE digest = :digest
@@ -173,7 +173,7 @@ _FLOW_OF = """
     SELECT id FROM known UNION ALL SELECT id FROM made
 """
 
-# In the order of keys, so that two clients with the same keys wait for each other only one way round.
+# Sorted by key, so that two clients with the same keys lock in the same order and cannot deadlock.
 _CREATE = """
     WITH requested AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS requested (
@@ -212,15 +212,15 @@ _CREATE = """
     """
 """Writes jobs with their first parts and events; returns those whose keys were free.
 
-Unless their payloads are `held` by this transaction, it holds them. If some were `released` lately it returns these
-instead and writes nothing: then the caller looks which are still there.
+Unless this transaction has `held` their payloads already, the statement holds them. If some were `released` lately,
+it returns these and writes nothing: then the caller checks which of them still exist.
 
-The caller publishes the parts that do not wait for a time; they are marked already, which saves a transaction each.
+The caller publishes the parts that may run now; they are marked as published already, which saves a transaction.
 """
 
 
 def accept_one(connection: Connection, new: NewJob) -> Accepted | None:
-    """Write a job that `is_simple` by one statement; None if its key is known, or its payload was released lately."""
+    """Write an `is_simple` job by one statement. None if its key exists, or its payload was released lately."""
     created, _ = _insert(connection, [new], {}, held=False)
     if (created_at := created.get(new.id)) is None:
         return None
@@ -230,15 +230,15 @@ def accept_one(connection: Connection, new: NewJob) -> Accepted | None:
 def accept(
     connection: Connection, batch: Sequence[NewJob], keys: Keyring, is_stored: Callable[[str], bool]
 ) -> list[Accepted | errors.SubmitError]:
-    """Write the jobs and return what became of each; those whose key is known already are read back instead.
+    """Write the jobs and return their outcomes. For a key that exists, return the existing job.
 
-    Lane, client, tenant, batch, webhook and times are the same for all of them. `is_stored` returns whether a payload
-    is in the store, if it was removed lately. An `IdempotencyConflictError` stands for a job whose key names another
-    task, an `InvalidSourceError` for one whose document was in the store and was removed. Raises
-    `PayloadStoreUnavailableError` if a document was removed after this submit had stored it.
+    All jobs have the same lane, client, tenant, batch, webhook and times. `is_stored` tells whether a lately released
+    payload is still in the store. The outcome is an `IdempotencyConflictError` if the key belongs to another task, an
+    `InvalidSourceError` if the document had been in the store and was removed. Raises `PayloadStoreUnavailableError` if
+    a document was removed after this submit had stored it.
     """
     turns = sorted({new.turns for new in batch if new.turns is not None})
-    # The jobs of each take turns as one, those without go by themselves.
+    # Jobs with the same value take turns as one; jobs without a value are on their own.
     flows: dict[bytes | None, UUID | None] = {
         digest: connection.execute(_FLOW_OF, {"digest": digest}).scalar() for digest in turns
     }
@@ -246,7 +246,7 @@ def accept(
     gone = {payload for payload in released if not is_stored(payload)}
     if any(new.deposited and new.row["payload"] in gone for new in batch):
         raise errors.PayloadStoreUnavailableError(
-            "A document with the same content was erased at this very moment: submit again."
+            "A document with the same content was erased during the submit: submit again."
         )
     there = [new for new in batch if new.row["payload"] not in gone]
     if released:
@@ -259,7 +259,7 @@ def accept(
     def outcome(new: NewJob) -> Accepted | errors.SubmitError:
         if new.row["payload"] in gone:
             return errors.InvalidSourceError(
-                "The document is not in the payload store any more: submit the file itself."
+                "The document is no longer in the payload store: submit the file itself."
             )
         flow = flows.get(new.turns) or new.id
         if created_at := created.get(new.id):
@@ -275,9 +275,9 @@ def accept(
 def _insert(
     connection: Connection, batch: Sequence[NewJob], flows: Mapping[bytes | None, UUID | None], *, held: bool
 ) -> tuple[dict[UUID, datetime], set[str]]:
-    """Write jobs, first parts and first events in one statement; return which jobs were new, and since when.
+    """Write jobs, first parts and first events in one statement. Return the new jobs with their creation times.
 
-    If their payloads are not held yet and some were released lately, return these instead: nothing is written.
+    If the payloads are not held yet and some were released lately, write nothing and return these payloads.
     """
     if not batch:
         return {}, set()
@@ -301,7 +301,7 @@ def _insert(
 
 
 def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, str | None]:
-    """Return a time as the statement takes it: a point, or a distance from Postgres's `now()`."""
+    """Return a time in the statement's form: a point, or a distance from Postgres's `now()`."""
     if isinstance(time, timedelta):
         return {f"{name}_in": f"{time // timedelta(microseconds=1)} microseconds"}
     return {name: time.isoformat() if time else None}
@@ -327,9 +327,9 @@ def view_of(new: NewJob, created_at: datetime) -> JobView:
 
 
 def _known(connection: Connection, repeated: Collection[NewJob]) -> dict[str, Mapping[str, Any]]:
-    """Return the rows of jobs that have these keys already.
+    """Return the rows of existing jobs with these keys.
 
-    Lets go of documents that were stored for the repeated ones, which have no use for them any more.
+    Discards documents that were stored for the repeated jobs, because nothing needs them.
     """
     known = {new.key for new in repeated}
     if not known:
@@ -337,7 +337,7 @@ def _known(connection: Connection, repeated: Collection[NewJob]) -> dict[str, Ma
     rows = connection.execute(_KNOWN, {"keys": list(known)}).mappings()
     if len(rows) < len(known):
         raise errors.DatabaseUnavailableError(
-            "A job with this key was deleted at this very moment: submit again."
+            "A job with this key was deleted during the submit: submit again."
         )
     from pecia_schemas import discards  # noqa: PLC0415  brings SQLAlchemy, slow to load
 
@@ -349,7 +349,7 @@ def _known(connection: Connection, repeated: Collection[NewJob]) -> dict[str, Ma
 
 
 def _is_same(new: NewJob, row: Mapping[str, Any], tenant: str | None, keys: Keyring) -> bool:
-    """Return whether the job of a row is of the same work, submitted for the same tenant."""
+    """Return whether a row's job does the same work for the same tenant."""
     try:
         ring = keys.of_job(row["id"], row["data_key"])
         return row["tenant"] == tenant and row["task_digest"] in {new.digest(ring, key) for key in ring}
@@ -359,28 +359,28 @@ def _is_same(new: NewJob, row: Mapping[str, Any], tenant: str | None, keys: Keyr
 
 @dataclass(slots=True)
 class Tally(Generic[J, G]):
-    """What has become of the tasks so far."""
+    """Jobs and errors of the tasks so far."""
 
     job: Callable[[Accepted], J]
-    """Makes a handle."""
+    """Function that makes a handle."""
     group: Callable[[Sequence[J]], G]
-    """Makes them one."""
+    """Function that makes a group of handles."""
     jobs: dict[int, J] = field(default_factory=dict)
-    """By the number of the task."""
+    """Handles by the number of their task."""
     failures: dict[int, SubmitError] = field(default_factory=dict)
 
     def add(self, outcomes: Outcomes) -> None:
-        """Count a step."""
+        """Add the outcomes of a step."""
         for number, outcome in outcomes:
             if isinstance(outcome, SubmitError):
-                # A traceback would keep every document that was on its way.
+                # A traceback would keep the step's documents in memory.
                 outcome.__cause__ = outcome.__context__ = None
                 self.failures[number] = outcome.with_traceback(None)
             else:
                 self.jobs[number] = self.job(outcome)
 
     def result(self) -> G:
-        """Return all jobs as one. Raises `SubmitManyError` if a task was refused."""
+        """Return all jobs as a group. Raises `SubmitManyError` if a task was refused."""
         if self.failures:
             raise SubmitManyError(self._group(), self.failures)
         return self._group()
@@ -390,7 +390,7 @@ class Tally(Generic[J, G]):
 
     @contextmanager
     def interrupted(self) -> Iterator[None]:
-        """Give errors that end the call early the accepted jobs and the refused tasks."""
+        """Attach the accepted jobs and the refused tasks to errors that end the call early."""
         try:
             yield
         except (UnavailableError, QueueFullError) as error:
@@ -400,19 +400,19 @@ class Tally(Generic[J, G]):
 
 
 def new_jobs(prepared: Prepared) -> list[NewJob]:
-    """Return the jobs to write."""
+    """Return the jobs to write, without refused tasks."""
     return [made for _, made in prepared if isinstance(made, NewJob)]
 
 
 def outcomes(prepared: Prepared, accepted: Iterable[Accepted | SubmitError]) -> Outcomes:
-    """Yield what became of each task, given what became of the jobs that were written."""
+    """Yield the outcome of each task, from the outcomes of the written jobs."""
     written = iter(accepted)
     for number, made in prepared:
         yield number, next(written) if isinstance(made, NewJob) else made
 
 
 def messages(new: Iterable[NewJob], accepted: Iterable[Accepted | SubmitError]) -> list[PartMessage]:
-    """Return what to publish of jobs that were written."""
+    """Return the messages to publish for written jobs."""
     return [
         message
         for job, known in zip(new, accepted, strict=True)
@@ -421,16 +421,16 @@ def messages(new: Iterable[NewJob], accepted: Iterable[Accepted | SubmitError]) 
 
 
 def submitting(lane: Lane) -> AbstractContextManager[Span]:
-    """Submit one task in the span that its job's trace begins with, or goes on with from the application."""
+    """Open the span of one submit: the root of the job's trace, or a child of the application's span."""
     return tracing.first("submit", _about(lane), kind=SpanKind.PRODUCER)
 
 
 def traced(
     items: Sequence[Item], lane: Lane, ending: ExitStack
 ) -> tuple[Sequence[Item], Callable[[Outcomes], Outcomes]]:
-    """Give each task of a batch a trace that is linked to the current span and ends with `ending`.
+    """Give each task of a batch its own trace, linked to the current span; `ending` ends the spans.
 
-    Returns the tasks, and what takes note of their outcomes as they pass.
+    Return the tasks, and a function that records their outcomes as they pass through.
     """
     if not tracing.is_on():
         return items, lambda outcomes: outcomes
@@ -460,7 +460,7 @@ def record_outcome(span: Span, outcome: Accepted | SubmitError) -> None:
 
 
 def sending(messages: Sequence[PartMessage]) -> AbstractContextManager[Span]:
-    """Publish messages in a span below the current one."""
+    """Open the span in which messages are published."""
     return tracing.span("send", tracing.messaging("send", len(messages)), kind=SpanKind.PRODUCER)
 
 

@@ -1,6 +1,6 @@
-"""What a client changes of jobs: cancel, retry, and erase what they hold of documents, at once and for good.
+"""SQL by which a client cancels and retries jobs, and erases their content permanently.
 
-Locks are taken in the order that `pecia_schemas.moves` asks for.
+Locks are taken in the order that `pecia_schemas.moves` prescribes.
 """
 
 import json
@@ -29,8 +29,8 @@ _LOCK_JOB = """
     FROM jobs WHERE id = :job_id FOR NO KEY UPDATE
     """
 
-# A summary or split that left parts out is made anew, once those are there: its part is held as it was at first. What
-# people corrected of a split stays, and the new one is made to agree with it.
+# A summary or split that lacked parts is made again once these exist: its part is held as at first. Corrections of a
+# split by people stay, and the new split is made consistent with them.
 _REOPEN_PARTS = moving(
     f"""
     requested AS (
@@ -63,11 +63,11 @@ _REOPEN_PARTS = moving(
 
 
 class Transitions(Statements[D_co]):
-    """What a client may do to jobs that exist."""
+    """Changes of existing jobs by a client."""
 
     @unrepeatable
     def cancel(self, connection: Connection, job_ids: Collection[UUID], reason: str | None) -> list[UUID]:
-        """Cancel those of the jobs that are not over, promise their callbacks, and return them."""
+        """Cancel the jobs that have not ended, queue their callbacks, and return them."""
         unfinished = list(connection.execute(_LOCK_UNFINISHED, {"job_ids": list(job_ids)}).scalars())
         if unfinished:
             reason = checked_reason(reason)
@@ -79,23 +79,23 @@ class Transitions(Statements[D_co]):
     def retry(
         self, connection: Connection, job_id: UUID, parts: Collection[UUID] | None = None
     ) -> list[PartMessage]:
-        """Queue the failed and cancelled parts of a job that is over, or those of them, and return what to publish.
+        """Queue the failed and cancelled parts of an ended job, all or those given. Return the messages to publish.
 
         With a segment its video's summary runs again too, with a page its bundle's split.
 
-        Raises `RetryRefusedError` if the job is at work or has succeeded, or if its document was erased.
+        Raises `RetryRefusedError` if the job has not ended or has succeeded, or if its document was erased.
         """
         job = connection.execute(_LOCK_JOB, {"job_id": job_id}).first()
         if job is None:
             raise JobNotFoundError(job_id)
         if job.erased_at is not None:
-            raise RetryRefusedError(job_id, f"The document of job {job_id} was erased: submit it anew.")
+            raise RetryRefusedError(job_id, f"The document of job {job_id} was erased: submit it again.")
         check_retry(job_id, JobState(job.state))
         chosen = None if parts is None else list(parts)
         values = {"job_id": job_id, "actor": self._actor, "parts": chosen}
         rows = connection.execute(_REOPEN_PARTS, values)
         if not rows:
-            raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it anew.")
+            raise RetryRefusedError(job_id, f"Job {job_id} has no part to run again: submit it again.")
         connection.execute(REOPEN_JOB, {"job_id": job_id, "actor": self._actor})
         return [
             PartMessage(
@@ -114,7 +114,7 @@ class Transitions(Statements[D_co]):
 _FOUND_AT_ONCE = 1_000  # jobs
 _FIRST = UUID(int=0)  # below every job's id
 
-# A job whose payload is empty was purged before; a job without one was to be fetched from a URL.
+# An empty payload marks a purged job; NULL marks a document that is not fetched from its URL yet.
 _FITTING = """
     SELECT id FROM jobs
     WHERE id > :after AND payload IS DISTINCT FROM '' AND metadata @> CAST(:metadata AS jsonb)
@@ -137,7 +137,7 @@ _LOCK = """
     ORDER BY id FOR NO KEY UPDATE
     """
 
-# By itself: it waits for a webhook worker that makes deliveries of them, so that what follows sees these.
+# A statement of its own: it waits for a webhook worker that creates deliveries, so that the next one sees them.
 _ERASE_NOTICES = "DELETE FROM notices WHERE job_id = ANY(CAST(:job_ids AS uuid[]))"
 
 # Descriptions of the document and its person are erased; the record of the work, its times and costs stays.
@@ -186,13 +186,13 @@ _FORGET_BATCHES = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purged:
-    """What one transaction erased."""
+    """Result of one erasing transaction."""
 
     erasures: Sequence[Erasure]
     cancelled: Sequence[UUID]
-    """Jobs that were not over."""
+    """Jobs that had not ended and were cancelled."""
     payloads: Mapping[UUID, str | None]
-    """The name of each job's document; None: it was not fetched yet."""
+    """The payload name of each job's document; None if it was not fetched yet."""
 
 
 _HELD_BY_TENANT = """
@@ -204,14 +204,14 @@ _HELD_BY_TENANT = """
 
 
 class Purging(Statements[D_co]):
-    """What a client may erase; `Connections.erase` makes one purge of it."""
+    """Erasure by a client; `Connections.erase` combines these steps to one purge."""
 
     AT_ONCE: Final = 50
     """Jobs that one transaction erases."""
 
     @transaction
     def fitting(self, connection: Connection, selection: Selection) -> list[UUID]:
-        """Return the jobs that are meant and still hold something."""
+        """Return the selected jobs that still have content."""
         values = {
             "metadata": json.dumps(dict(selection.metadata or {})),
             "job_ids": None if selection.job_ids is None else list(selection.job_ids),
@@ -227,7 +227,7 @@ class Purging(Statements[D_co]):
 
     @transaction
     def look(self, connection: Connection, job_ids: Sequence[UUID]) -> list[Erasure]:
-        """Return what there is to erase of these jobs."""
+        """Return the content of these jobs that a purge would erase."""
         return [
             Erasure(**row)
             for batch in batches(job_ids, self.AT_ONCE)
@@ -255,11 +255,11 @@ class Purging(Statements[D_co]):
 
     @transaction
     def discard(self, connection: Connection, payload: str, remove: Callable[[str], None]) -> DocumentFate:
-        """Have a document removed from the payload store, unless a job holds it."""
+        """Delete a document from the payload store, unless a job holds it. Return its state."""
         alone = {"payloads": [payload]}
         connection.execute(discards.LOCK, alone)
         waiting = connection.execute(discards.STILL_HELD, alone).first()
-        if waiting is None:  # upkeep was faster, or is at it
+        if waiting is None:  # upkeep has deleted it, or is deleting it
             settled = connection.execute(discards.SETTLED, alone).first()
             if settled is None:
                 return DocumentFate.PENDING
@@ -273,7 +273,7 @@ class Purging(Statements[D_co]):
         return self._fate(connection, payload, held=waiting.held)
 
     def _fate(self, connection: Connection, payload: str, *, held: bool) -> DocumentFate:
-        """Return the answer about a document. It does not tell that another tenant has the same."""
+        """Return the state of a document. It does not reveal that another tenant has the same document."""
         values = {"payload": payload, "tenant": self._tenant}
         is_shared = held and connection.execute(_HELD_BY_TENANT, values).scalar()
         return DocumentFate.SHARED if is_shared else DocumentFate.ERASED

@@ -1,4 +1,4 @@
-"""Waiting: what it decides, with no I/O, for both kinds of client; and how a thread waits.
+"""Decisions about waiting, without I/O, for both kinds of client; and waiting primitives for threads.
 
 A wait for jobs looks, subscribes, looks again, then waits for an announcement or for the polling interval to pass.
 `pecia.aio.waiting` has the names of the second half for a loop: what differs by nature.
@@ -38,38 +38,38 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _REST_S: Final = 5.0
-"""How long a Redis that failed is left alone."""
+"""Pause before Redis is used again after a failure."""
 CONFIRMATION_S = 2.0
-"""How long Redis has to note subscriptions."""
+"""Time in which Redis must confirm subscriptions."""
 LOOK_AT = 500
-"""Rows in one query, and announcements that are taken in before a look."""
+"""Rows in one query, and announcements that are collected before a query."""
 OUTAGE_S = 30.0
 OUTAGE_PAUSE_S = 0.5
 FETCH = 100
-"""Outcomes in one query, so that a long document does not come all at once."""
+"""Outcomes in one query, so that a long document is not loaded at once."""
 _SETTLING_S = 10.0
-"""How long a transaction may take from drawing an event's sequence to its commit."""
+"""Longest time that a transaction may take from drawing an event's sequence number to its commit."""
 
 
 class Deadline:
-    """When a caller's timeout ends. None: never; 0: at once, so that things are looked at exactly once."""
+    """The end of a caller's timeout. None never ends; 0 ends at once, so that exactly one check is made."""
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
         self._at = None if timeout is None else time.monotonic() + timeout
 
     def within(self, seconds: float) -> float:
-        """Return so many seconds, or those that are left if they are fewer."""
+        """Return this many seconds, or the remaining time if that is shorter."""
         return seconds if self._at is None else max(0.0, min(seconds, self._at - time.monotonic()))
 
     def check(self, job_id: UUID) -> None:
-        """Raise `JobTimeoutError` if it has passed."""
+        """Raise `JobTimeoutError` if the deadline has passed."""
         if self._at is not None and self.timeout is not None and time.monotonic() >= self._at:
             raise JobTimeoutError(job_id, self.timeout)
 
 
 class Pending:
-    """The jobs of one wait that are not over, and which of them to look at next."""
+    """The jobs of one wait that have not ended, and those to query next."""
 
     def __init__(self, job_ids: Sequence[UUID], deadline: Deadline) -> None:
         self._open = dict.fromkeys(job_ids)
@@ -80,62 +80,62 @@ class Pending:
         return bool(self._open)
 
     def settle(self, view: JobView) -> bool:
-        """Take in how a job is now; return whether it is over."""
+        """Record a job's current state; return whether it has ended."""
         if view.state.is_terminal:
             del self._open[view.id]
         return view.state.is_terminal
 
     def check(self) -> None:
-        """Raise `JobTimeoutError` about the first of them if the deadline has passed."""
+        """Raise `JobTimeoutError` for the first open job if the deadline has passed."""
         self._deadline.check(next(iter(self._open)))
 
     def hear(self, announced: Collection[UUID]) -> None:
-        """Look next at those that were announced; at all of them if none was."""
+        """Query the announced jobs next, or all open ones if none was announced."""
         self.look_at = [job_id for job_id in self._open if not announced or job_id in announced]
 
 
 class Channels:
-    """On which channels jobs are announced, and which subscriptions Redis has confirmed."""
+    """The channels on which jobs are announced, and the number of subscriptions that Redis has not confirmed."""
 
     def __init__(self, job_ids: Collection[UUID]) -> None:
         self._ids = {job_channel(job_id): job_id for job_id in job_ids}
         self._unconfirmed = 0
 
     def reset(self) -> list[str]:
-        """Return the channels to subscribe to; none of them is confirmed from here on."""
+        """Return the channels to subscribe to, and mark all of them as unconfirmed."""
         self._unconfirmed = len(self._ids)
         return list(self._ids)
 
     @property
     def confirmed(self) -> bool:
-        """Whether later announcements will be heard."""
+        """Whether all subscriptions are confirmed, so that no later announcement is missed."""
         return self._unconfirmed == 0
 
     def confirm(self, message: Mapping[str, Any] | None) -> None:
-        """Take in what came while subscribing."""
+        """Count a message that confirms a subscription."""
         self._unconfirmed -= message is not None and message["type"] == "subscribe"
 
     def announced(self, message: Mapping[str, Any]) -> set[UUID]:
-        """Return the job that a message is about, if it is about one."""
+        """Return the job that a message announces, or an empty set."""
         return {self._ids[message["channel"]]} if message["type"] == "message" else set()
 
 
 class ReadParts:
-    """Which parts were read, and which of them wait for one before them."""
+    """Parts that a caller has read, and read parts that wait for an earlier one."""
 
     def __init__(self, read: Ordinals | None = None) -> None:
         self.ordinals = Ordinals() if read is None else read
         self.read_as: AuditAction | None = AuditAction.PAGES
-        """What to note of the next reading: one note for each call."""
+        """Audit action of the next read; a call records only one."""
         self._held: list[PartOutcome] = []
         self._given = len(self.ordinals)
 
     def wants_more(self, barrier: int | None) -> bool:
-        """Return whether anything more could be ready: what ended behind a part that may change stays in the store."""
+        """Return whether another read could yield parts; those behind an unfinished part stay in the store."""
         return barrier is None or barrier > self._given
 
     def ready(self, fresh: Sequence[PartOutcome], barrier: int | None) -> list[PartOutcome]:
-        """Take in what has just been read; return, in order, what comes before the first that may still change."""
+        """Add newly read parts. Return, in order, all read parts before the first that may still change."""
         if any(outcome.content for outcome in fresh):
             self.read_as = None
         for outcome in fresh:
@@ -148,19 +148,19 @@ class ReadParts:
 
 
 class ReadEvents:
-    """Which events were read. Sequences are drawn before the commit, so a lower one may show up after a higher one."""
+    """Events that a caller has read. Sequence numbers are drawn before the commit, so a lower one may appear later."""
 
     def __init__(self, floor: int = 0) -> None:
         self.floor = floor
-        """Nothing at or below it is still to come."""
+        """Sequence number up to which no further event can appear."""
         self.recent: dict[int, float] = {}
 
     def add(self, sequence: int) -> None:
-        """Note an event that was read."""
+        """Record an event that was read."""
         self.recent[sequence] = time.monotonic()
 
     def settle(self) -> None:
-        """Raise the floor over entries so old that nothing below them can still appear."""
+        """Raise the floor over entries so old that no event below them can still appear."""
         horizon = time.monotonic() - _SETTLING_S
         settled = [sequence for sequence, read_at in self.recent.items() if read_at < horizon]
         for sequence in settled:
@@ -169,7 +169,7 @@ class ReadEvents:
 
 
 def batches(job_ids: Sequence[UUID], size: int = LOOK_AT) -> Iterator[Sequence[UUID]]:
-    """Yield the jobs as many at a time as one query looks at, or by that size."""
+    """Yield the jobs in slices of `size`, by default as many as one query reads."""
     for start in range(0, len(job_ids), size):
         yield job_ids[start : start + size]
 
@@ -182,28 +182,28 @@ def redis_errors() -> tuple[type[Exception], ...]:
 
 
 class Breaker:
-    """A circuit breaker before Redis: after a failure Redis is left alone for a while, and a refusal is logged once."""
+    """A circuit breaker for Redis: after a failure Redis is not used for a while. A refusal is logged once."""
 
     def __init__(self, locate: Callable[[], str]) -> None:
         self._locate = locate
         self.url = locate()
-        """Where Redis was when it was last looked up."""
+        """URL of Redis at the last lookup."""
         self._has_failed = False
         self._rests_until = 0.0
         self._complained = False
 
     @property
     def resting(self) -> bool:
-        """Whether Redis is left alone at this moment."""
+        """Whether Redis is not to be used now."""
         return time.monotonic() < self._rests_until
 
     def rest(self) -> None:
-        """Leave Redis alone for a while: it has just failed."""
+        """Do not use Redis for a while, after a failure."""
         self._has_failed = True
         self._rests_until = time.monotonic() + _REST_S
 
     def has_moved(self) -> bool:
-        """Look Redis up again if it failed since it was; return whether it is elsewhere now."""
+        """Look up the URL of Redis again after a failure; return whether it has changed."""
         former, has_failed = self.url, self._has_failed
         self._has_failed = False
         if has_failed:
@@ -211,7 +211,7 @@ class Breaker:
         return self.url != former
 
     def failed(self, error: Exception) -> None:
-        """Leave Redis alone. Say once if it refuses us: that, unlike an outage, does not mend, and fails no call."""
+        """Pause Redis after an error. Log a refusal once: unlike an outage it does not end by itself."""
         from pecia_schemas.connecting import refusal_of_redis  # noqa: PLC0415  brings psycopg, slow to load
 
         self.rest()
@@ -222,11 +222,11 @@ class Breaker:
 
 RECOUNT_S = 1.0
 _SHARE_OF_LOOKING = 20
-"""A count that took a second is followed by the next no sooner than this many seconds later."""
+"""Pause after a count, as a multiple of the time that the count took."""
 
 _SHARE_OF_ROOM = 0.1
 _SOONEST_S, _LATEST_S, _UNKNOWN_S = 1.0, 60.0, 10.0
-"""When to come again: when a tenth of the limit is worked off, at the rate of the last minute, within bounds."""
+"""Bounds of `retry_after`: time until a tenth of the limit has been processed, at the rate of the last minute."""
 
 
 class Backlog:
@@ -242,7 +242,7 @@ class Backlog:
         self._stale_at: dict[Lane, float] = {}
 
     def limit(self, lane: Lane) -> int | None:
-        """Return how many parts may wait in a lane; None: any number."""
+        """Return the maximum number of waiting parts of a lane, or None if unlimited."""
         return self._limits.get(lane)
 
     def is_stale(self, lane: Lane) -> bool:
@@ -277,7 +277,7 @@ Semaphore = threading.Semaphore
 
 
 class Inheritable:
-    """Resources of the process that opened them; a process forked from it closes them."""
+    """Resources that belong to the process that opened them; a forked child only drops them."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -288,7 +288,7 @@ class Inheritable:
         return os.getpid() != self._pid
 
     def close(self) -> Any:
-        """Close this process's own resources, and let go of its parent's."""
+        """Close this process's own resources, and drop those inherited from its parent without closing them."""
         raise NotImplementedError
 
 
@@ -296,7 +296,7 @@ C = TypeVar("C", bound=Inheritable)
 
 
 class Opening(Generic[C]):
-    """What a client has open, for all threads of a process."""
+    """Holder of a client's connections, for all threads of a process."""
 
     _connections: C | None = None
 
@@ -307,7 +307,7 @@ class Opening(Generic[C]):
         raise NotImplementedError
 
     def _open(self) -> C:
-        """Return it, opened if it is not, or was by the process from which this one was forked."""
+        """Return the connections; open them if they are closed or belong to the parent of this forked process."""
         with self._opening:
             if self._connections is not None and self._connections.are_inherited:
                 self._connections.close()
@@ -317,7 +317,7 @@ class Opening(Generic[C]):
             return self._connections
 
     def _take(self) -> C | None:
-        """Return the open resources, to be closed."""
+        """Return the open connections for closing, and forget them."""
         with self._opening:
             taken, self._connections = self._connections, None
         return taken
@@ -332,7 +332,7 @@ class Background(Generic[T]):
         self._under_way: tuple[Future[T], Callable[[T], T], ExitStack] | None = None
 
     def start(self, work: Callable[[], T], passed: Callable[[T], T], held: ExitStack) -> None:
-        """Begin it; once it is settled its result is `passed` on, and the resources `held` for it are released."""
+        """Start the step. When it is settled, its result passes through `passed`, and `held` is closed."""
         self._under_way = self._thread.submit(copy_context().run, work), passed, held
 
     def settle(self) -> None:
@@ -351,33 +351,33 @@ class Background(Generic[T]):
 
 
 def closing(items: T) -> contextlib.AbstractContextManager[T]:
-    """Close a generator, or news, at the end of the block, also where an exception keeps it alive."""
+    """Close a generator or announcements at the end of the block, also if an exception keeps it alive."""
     return contextlib.closing(cast("Any", items))
 
 
 def attentive(answer: T) -> T:
-    """Return what a call of a driver returned: a thread that waits cannot be cancelled."""
+    """Return a driver's result unchanged: a waiting thread cannot be cancelled."""
     return answer
 
 
 def run_blocking(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run it and return what it returns."""
+    """Call `work` and return its result."""
     return work(*args, **kwargs)
 
 
 def within_work(call: Callable[P, T]) -> Callable[P, T]:
-    """Return a function as the work of a transaction can call it: as it is."""
+    """Return a function unchanged: code inside a transaction can call it directly."""
     return call
 
 
 _PAYLOAD_THREADS: Final = 4
 """Documents that are stored at a time."""
 _GROUPS: Final = 64
-"""Of a step, for the threads: handing each document over alone took as long as making its row."""
+"""Groups of a step for the threads: passing single documents to threads took as long as building their rows."""
 
 
 def steps(tasks: Iterable[Task[Any] | Submission[Any]], waiting: Steps) -> Iterator[list[Item]]:
-    """Yield the tasks step by step."""
+    """Yield the tasks in steps."""
     for task in tasks:
         if waiting.add(task):
             yield waiting.take()
@@ -386,7 +386,7 @@ def steps(tasks: Iterable[Task[Any] | Submission[Any]], waiting: Steps) -> Itera
 
 
 def prepare(items: Sequence[Item], payloads: PayloadStore, options: Options, keys: Keyring) -> Prepared:
-    """Check the tasks, store their documents, a few at a time, and make their rows.
+    """Check the tasks, store their documents, a few at a time, and build their rows.
 
     Raises `PayloadStoreUnavailableError` if the store does not answer.
     """

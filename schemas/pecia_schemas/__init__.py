@@ -1,1 +1,1 @@
-"""The contract between clients, workers and migrations: tasks, results, states, failures, events."""
+"""The contract between clients, workers and migrations: tasks, results, states, failures and events."""

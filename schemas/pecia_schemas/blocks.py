@@ -1,11 +1,10 @@
-"""What is on a page: blocks in reading order, tables with cells, lines, words, marks, and the doubts about them.
+"""Contents of a page: blocks in reading order, tables with cells, lines, words, marks and doubts.
 
-Names follow docling-core and hOCR where they have one. Boxes are in pixels of the page as it was read:
-upright, level and scaled down.
+Names follow docling-core and hOCR where they exist. Boxes are in pixels of the page in the form that was read: upright,
+level and scaled down.
 
-Stored, each text stands once, and words are numbers. As plain JSON, a text and a box for each word, a page of 3,000
-words takes 339 kB, and 97 in Postgres, which compresses it; like this 101 and 55. What is encrypted cannot be
-compressed.
+In storage, each text occurs once, and words are numbers. A page of 3,000 words then takes 101 kB, or 55 in Postgres,
+which compresses it; as plain JSON, with text and box of each word, 339 and 97. Encrypted data cannot be compressed.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
 _DEEPEST: Final = 64
-"""Levels of nesting; serializers end at a few hundred."""
+"""Maximum nesting; serializers end at a few hundred levels."""
 
 
 def storable_text(text: str) -> str:
-    """Return the text without NUL, and with a replacement for each half of a character that stands alone."""
+    """Return the text without NUL, with a replacement for each lone surrogate."""
     return text.replace("\x00", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def storable(value: Any, depth: int = 0) -> Any:
-    """Return the same for every text in a JSON value. Raises `ValueError` if it is nested too deeply."""
+    """Return a JSON value with every text made storable. Raises `ValueError` if it is nested too deeply."""
     if depth > _DEEPEST:
         raise ValueError("nested too deeply")
     if isinstance(value, str):
@@ -45,17 +44,17 @@ Confidence = Annotated[float, Field(ge=0, le=1), AfterValidator(lambda value: ro
 
 
 class Stored(BaseModel):
-    """Part of a stored result. An error about it does not quote the document."""
+    """Part of a stored result. Its errors do not quote the document."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def stored_json(self) -> str:
-        """Return its shortest JSON, which `model_validate` reads."""
+        """Return its compact JSON, which `model_validate` reads."""
         return self.model_dump_json()
 
 
 class Source(StrEnum):
-    """Where text comes from."""
+    """Where a text comes from."""
 
     LAYER = "layer"
     """The file's own text, exact."""
@@ -66,7 +65,7 @@ class Source(StrEnum):
     PERSON = "person"
     """A person wrote it in a review."""
     BOTH = "both"
-    """Two of these: some blocks or lines come from one, some from the other."""
+    """Several sources: some blocks or lines come from one, some from another."""
 
 
 class Box(Stored):
@@ -85,31 +84,30 @@ class Word(Stored):
     box: Box
     confidence: Confidence | None = None
     struck: bool = False
-    """Whether a line runs through it, by which it is crossed out. The texts of lines, blocks and cells hold it all the
-    same."""
+    """Whether the word is crossed out. The texts of lines, blocks and cells contain it nevertheless."""
 
 
 class Line(Stored):
-    """One line of text where it stands. `text` is its words with a space between them."""
+    """A line of text with its position. `text` joins its words with spaces."""
 
     text: Text
     box: Box
     confidence: Confidence | None = None
-    """None: the source has none; a text layer is exact."""
+    """None if the source has none; a text layer is exact."""
     words: tuple[Word, ...] = ()
-    """From left to right; empty if the engine reports lines only. Of a language model's
-    text, those whose place is known."""
+    """From left to right; empty if the engine reports lines only. From a language model, only words with a known
+    position."""
     source: Source | None = None
-    """None: as its block's."""
+    """None: the same as its block's."""
 
     @property
     def has_every_word(self) -> bool:
-        """Whether `words` are all of its text."""
+        """Whether `words` cover the entire text."""
         return "".join("".join(word.text for word in self.words).split()) == "".join(self.text.split())
 
 
 class BlockKind(StrEnum):
-    """What a block is."""
+    """Kind of a block."""
 
     TITLE = "title"
     HEADING = "heading"
@@ -125,29 +123,29 @@ class BlockKind(StrEnum):
     STAMP = "stamp"
     HANDWRITING = "handwriting"
     BARCODE = "barcode"
-    """Its text is what it encodes; it is no text that the page shows."""
+    """The text is the encoded content, which the page does not show."""
 
 
 class Cell(Stored):
-    """One cell of a table; rows and columns are counted from 0. An empty cell is a cell."""
+    """A cell of a table; rows and columns count from 0. Empty cells are included."""
 
     row: int = Field(ge=0)
     column: int = Field(ge=0)
     row_span: int = Field(default=1, ge=1)
     column_span: int = Field(default=1, ge=1)
     text: Text
-    """Its lines with a newline between them."""
+    """Lines of the cell, joined by newlines."""
     box: Box | None = None
     confidence: Confidence | None = None
 
 
 class Table(Stored):
-    """The grid of a block of kind `table`. Every place of the grid belongs to one cell."""
+    """The grid of a block of kind `table`. Every position of the grid belongs to one cell."""
 
     rows: int = Field(ge=1)
     columns: int = Field(ge=1)
     cells: tuple[Cell, ...]
-    """By row, then column, of their first place."""
+    """Sorted by their first row, then column."""
 
     def to_rows(self) -> list[list[str]]:
         """Return the texts as a list of rows, each with one text a column.
@@ -161,7 +159,7 @@ class Table(Stored):
 
     @property
     def text(self) -> str:
-        """The rows, with a tab between cells and a newline between rows."""
+        """The rows as text, with tabs between cells and newlines between rows."""
         return "\n".join("\t".join(" ".join(text.split()) for text in row) for row in self.to_rows())
 
     def to_csv(self) -> str:
@@ -172,7 +170,7 @@ class Table(Stored):
 
 
 class MarkKind(StrEnum):
-    """What kind of mark a form has."""
+    """Kind of a mark on a form."""
 
     CHECKBOX = "checkbox"
     RADIO = "radio"
@@ -180,7 +178,7 @@ class MarkKind(StrEnum):
 
 
 class MarkState(StrEnum):
-    """Whether a mark is made."""
+    """State of a mark."""
 
     TICKED = "ticked"
     EMPTY = "empty"
@@ -188,87 +186,87 @@ class MarkState(StrEnum):
 
 
 class Mark(Stored):
-    """A box or circle to be ticked, or a line to be signed. In a line's text a box is ☑ or ☐."""
+    """A box or circle to tick, or a line to sign. In a line's text a box is ☑ or ☐."""
 
     kind: MarkKind
     box: Box
     state: MarkState
     label: Text = ""
-    """The text beside it."""
+    """The text beside the mark."""
 
 
 class Block(Stored):
-    """A piece of a page that is read as one."""
+    """A piece of a page that belongs together."""
 
     kind: BlockKind
     box: Box | None = None
-    """None: the engine does not report where it stands."""
+    """None if the engine does not report positions."""
     text: Text
-    """Of a table: its rows, with a tab between cells and a newline between rows."""
+    """For a table, its rows, with tabs between cells and newlines between rows."""
     lines: tuple[Line, ...] = ()
-    """In reading order; empty if the engine does not report where text stands."""
+    """In reading order; empty if the engine does not report positions."""
     confidence: Confidence | None = None
-    """Mean of its lines, weighted by length."""
+    """Mean of the lines, weighted by length."""
     source: Source
     level: int | None = Field(default=None, ge=1, le=6)
-    """Of a heading, 1 to 6."""
+    """Level of a heading, 1 to 6."""
     table: Table | None = None
     marks: tuple[Mark, ...] = ()
 
 
 class DoubtReason(StrEnum):
-    """Why a place of a page should be looked at by a person."""
+    """Why a person should check a place on a page."""
 
     LOW_CONFIDENCE = "low_confidence"
     DISAGREES = "disagrees"
-    """Another witness read it differently."""
+    """Another witness read different text."""
     UNCOVERED = "uncovered"
-    """There is ink that looks like text, and it was not read."""
+    """The place has ink that looks like text, but no text was read."""
     NOT_ON_PAGE = "not_on_page"
-    """The model wrote it; no witness finds it on the page."""
+    """The model wrote text that no witness finds on the page."""
     TABLE_UNCLEAR = "table_unclear"
-    """It looks like a table whose grid was not understood; its lines are there, in rows."""
+    """A possible table whose grid was not recognised; its lines are given as rows."""
     ORDER_UNCLEAR = "order_unclear"
-    """Two pieces of text stand side by side: they are there in rows, and may be meant one after the other."""
+    """Two columns of text in doubt: they are given as rows, but may belong one after the other."""
     MISPLACED = "misplaced"
-    """A witness reads it too, in another order, row or column: it may be the value of something else."""
+    """A witness reads the text in another order, row or column: it may belong to something else."""
     ONLY_WITNESS = "only_witness"
-    """A witness reads it there; the result does not have it."""
+    """A witness reads text that the result does not have."""
     STRUCK_OUT = "struck_out"
-    """It is crossed out: it stands there, and may hold no more. The verdict is `review`."""
+    """The text is crossed out and may not be valid. The verdict is `review`."""
     LANGUAGE_UNREAD = "language_unread"
-    """Ink in a script that the engine does not read: the text is made up. `other` is the script, as in `Hangul`."""
+    """The engine cannot read this script, so the text is invented. `other` is the script, such as `Hangul`."""
     UNWITNESSED = "unwitnessed"
-    """A witness was to read the page and could not: its values stand on the model's word alone."""
+    """The witness of the page failed, so nothing confirms the model's values."""
     MISSING_FIELDS = "missing_fields"
-    """`fields` lacks what the page has: no answer followed the schema, it was cut, or a list has fewer rows than the
-    page. `text` is the JSON pointer of the list, empty for all fields; `other` is the missing rows."""
+    """`fields` lacks content of the page: no answer followed the schema, it was cut off, or a list has fewer rows than
+    the page. `text` is the JSON pointer of the list, empty for all fields; `other` is the missing rows."""
 
 
 class Doubt(Stored):
-    """One place to look at."""
+    """A place to check."""
 
     reason: DoubtReason
     box: Box | None = None
     text: Text = ""
-    """What the result has there."""
+    """Text of the result at this place."""
     other: Text | None = None
-    """What the other witness read."""
+    """Text that the other witness read."""
     probability: Confidence | None = None
-    """That the text is wrong, as measured on pages whose text is known; None: it was not measured."""
+    """Probability that the text is wrong, measured on pages with known text; None without a measurement."""
     on_value: bool = False
-    """Whether it is on a number, unit, dose, date or name: then the verdict is `review`."""
+    """Whether a number, unit, dose, date or name is concerned: then the verdict is `review`."""
 
 
 def text_of(blocks: Iterable[Block]) -> str:
-    """Return the text of blocks in their order, a blank line between them; barcodes show none."""
+    """Return the text of blocks in their order, separated by blank lines, without barcodes."""
     return "\n\n".join(block.text for block in blocks if block.text and block.kind is not BlockKind.BARCODE)
 
 
 def plain_blocks(
     text: Text, lines: tuple[Line, ...] = (), *, source: Source = Source.MODEL
 ) -> tuple[Block, ...]:
-    """Return text of which only the lines are known, if that, as one block; nothing for no text."""
+    """Return text as one block with its lines, if these are known; no block for empty text."""
     if not text and not lines:
         return ()
     sure = mean_confidence(lines)
@@ -276,92 +274,92 @@ def plain_blocks(
 
 
 def mean_confidence(lines: Iterable[Line | Word]) -> float | None:
-    """Return the mean confidence of the lines that have one, weighted by their length; None if no text has one."""
+    """Return the mean confidence of lines, weighted by their length; None if none has a confidence."""
     known = [(len(line.text), line.confidence) for line in lines if line.confidence is not None]
     length = sum(weight for weight, _ in known)
     return sum(weight * confidence for weight, confidence in known) / length if length else None
 
 
 class Standing(StrEnum):
-    """How a value stands beside a witness."""
+    """Comparison of a value with a witness."""
 
     AGREES = "agrees"
     """The witness read the same."""
     DIFFERS = "differs"
-    """The witness read something else there."""
+    """The witness read different text there."""
     NOT_ON_PAGE = "not_on_page"
     """The witness finds it nowhere."""
     CONFIRMED = "confirmed"
-    """A person has seen to it in a review."""
+    """A person confirmed it in a review."""
 
 
 class MergeRule(StrEnum):
-    """How a property that several pages fill becomes one."""
+    """How values of a property on several pages are merged."""
 
     AGREED = "agreed"
-    """The value of most pages; a value that a witness read too comes before all others; of equals the first."""
+    """The most frequent value, values that a witness also read before all others; the first of equal ones."""
     FIRST = "first"
-    """That of the first page that has one."""
+    """The value of the first page that has one."""
     ALL = "all"
-    """A list of all: the items of lists one page after the other, and of single values each once."""
+    """A list of all values: items of lists in page order, and single values without repetition."""
     SUM = "sum"
-    """The sum of the numbers, of a list's items too."""
+    """The sum of all numbers, including items of lists."""
 
 
 class Witnessed(Stored):
-    """What an independent witness of a page says of its text, in words and numbers, punctuation aside."""
+    """Comparison of a page's text with an independent witness, in words and numbers, without punctuation."""
 
     source: Source
     """`layer`: the file's own text; `ocr`: the CPU engine."""
     words: int
-    """Of the text."""
+    """Number of words in the text."""
     agrees: int
     differs: int
     not_on_page: int
     only_witness: int
-    """That the witness read and the text does not have."""
+    """Words that the witness read and the text lacks."""
     values: int
-    """Of the words that the witness can read: numbers, units, dates, codes and names."""
+    """Numbers, units, dates, codes and names, among words that the witness can read."""
     values_agree: int
     seconds: float = 0.0
-    """What the witness and the comparison took, in seconds: this page alone waited for it."""
+    """Seconds that the witness and the comparison took; only this page waited for it."""
 
 
 class Place(Stored):
-    """Where a value stands in a document."""
+    """Position of a value in a document."""
 
     page: int = Field(ge=1)
     box: Box
 
 
 class Grounding(Stored):
-    """One leaf of `fields`: a text, a number, a truth value or null."""
+    """A leaf of `fields`: text, number, boolean or null."""
 
     path: str
     """JSON pointer (RFC 6901), as in `/items/0/amount`."""
     value: Any
     pages: tuple[int, ...] = ()
-    """Pages whose fields have it."""
+    """Pages whose fields contain it."""
     lacking: tuple[int, ...] = ()
-    """Of a list in a document, or of all its fields (the empty path): pages that gave none of its rows, or not all.
-    Lists that lack none have no leaf of their own; `pages` are those that gave rows."""
+    """For a list in a document, or all its fields (an empty path): pages that gave none or only some of its rows.
+    Complete lists have no leaf of their own; `pages` are then the pages that gave rows."""
     places: tuple[Place, ...] = ()
-    """Where it stands; empty: unknown."""
+    """Where the value was found; empty if unknown."""
     witness: Source | None = None
-    """None: there was none, or nothing to be looked for: null, true and false are written on no page."""
+    """None without a witness, or for null, true and false, which are not printed on pages."""
     standing: Standing | None = None
     other: Text | None = None
-    """What the witness read there, if it `differs`."""
+    """Text that the witness read there, for `differs`."""
     confidence: Confidence | None = None
-    """How sure the witness is: 1 for a text layer that agrees, 0 for text that is not on the page."""
+    """Certainty of the witness: 1 for a text layer that agrees, 0 for text that is not on the page."""
     conflicts: tuple[Grounding, ...] = ()
-    """Of a document: what other pages have in its place."""
+    """For a document, the values of other pages."""
 
 
 _BLOCKS: Final = TypeAdapter(tuple[Block, ...], config=ConfigDict(defer_build=True))
 _WORDS: Final[Any] = {"__all__": {"lines": {"__all__": {"words"}}}}
 _SURE: Final = 1000
-"""A confidence has three digits behind the point."""
+"""A confidence is stored with three decimals."""
 
 
 def packed(blocks: Sequence[Block]) -> list[dict[str, Any]]:
@@ -404,9 +402,9 @@ def unpacked(blocks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lengths(line: Line) -> list[list[int | None]] | None:
-    """Return length, box within the line's and confidence of each word, and 1 if it is struck out.
+    """Return length, box within the line and confidence of each word, and 1 if it is struck out.
 
-    None if the line's text does not show them.
+    None if the line's text does not contain them.
     """
     rest, words = line.text, []
     for word in line.words:

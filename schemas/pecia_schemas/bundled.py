@@ -21,20 +21,20 @@ from pecia_schemas.results import BundledDocument, Document, Page
 
 
 class Bundle(Document):
-    """What `ReadBundle` returns: all its pages, and which of them are one document."""
+    """The result of `ReadBundle`: all pages of the bundle, and their split into documents."""
 
     split: Split | None = None
-    """None if it failed, or is not there yet."""
+    """None if the split failed, or does not exist yet."""
 
     @property
     def revision(self) -> int:
-        """The number of the last revision of its pages and its documents; 0: all is as it was read."""
+        """Number of the last revision of the pages and documents; 0 if never revised."""
         last = self.split.revision if self.split else None
         return max(super().revision, last.number if last else 0)
 
     @cached_property
     def documents(self) -> tuple[BundledDocument, ...]:
-        """Its documents in their order, each with its pages that were read; the others are in its `failed`."""
+        """The documents in order, each with its pages that were read; pages that failed are in its `failed`."""
         read = {page.number: page for page in self.pages}
         failed = {page.number: page for page in self.failed}
         return tuple(
@@ -47,10 +47,10 @@ class Bundle(Document):
         )
 
     def to_fhir(self, *, with_conflicts: bool = False, recorded: datetime | None = None) -> Any:
-        """Return its documents as a FHIR R4B Bundle of `fhir.resources`, which validates it: a model of pydantic.
+        """Return the documents as a FHIR R4B Bundle of `fhir.resources`, which validates it: a pydantic model.
 
-        `with_conflicts`: also documents whose patient is in conflict, without a patient. `recorded`: when it was made;
-        None: now. Raises `ImportError` without pecia[fhir].
+        `with_conflicts` includes documents whose patient is in conflict, without a patient. `recorded` is the time of
+        creation, by default now. Raises `ImportError` without pecia[fhir].
         """
         return fhir_of(self.documents, with_conflicts=with_conflicts, recorded=recorded)
 

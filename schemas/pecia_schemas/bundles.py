@@ -1,4 +1,4 @@
-"""How a bundle of scans is split: its documents, where each begins, of which kind it is, and whose."""
+"""The split of a bundle of scans: its documents with their beginnings, kinds and patients."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ class DocumentKind(StrEnum):
 
 
 class CutSign(StrEnum):
-    """A reason why a document begins at a page, or goes on there."""
+    """A sign that a document begins at a page, or continues there."""
 
     FIRST = "first"
-    """It is the bundle's first page."""
+    """The page is the bundle's first."""
     SEPARATOR = "separator"
-    """A separator sheet, or a barcode for that, stands before it."""
+    """A separator sheet or separator barcode precedes the page."""
     BARCODE = "barcode"
-    """A barcode with an id of another document, or of the same."""
+    """The page has a barcode with the id of another document, or of the same."""
     PAGE_NUMBER = "page_number"
     HEAD = "head"
-    """A letterhead or title at its top."""
+    """A letterhead or title is at the top of the page."""
     KIND = "kind"
     IDENTITY = "identity"
     SIZE = "size"
-    """Paper or scanner differ."""
+    """The paper or the scanner differs."""
     BLANK = "blank"
-    """A blank back stands before it."""
+    """A blank back precedes the page."""
     MODEL = "model"
-    """A language model's opinion."""
+    """A language model judged the page."""
     PERSON = "person"
-    """A person said so in a review."""
+    """A person decided it in a review."""
 
 
 class Cut(Stored):
     """The beginning of a document."""
 
     page: int = Field(ge=1)
-    """The document's first page, as the bundle counts."""
+    """The document's first page, by its number in the bundle."""
     probability: Confidence
-    """That a document begins there."""
+    """Probability that a document begins at this page."""
     signs: tuple[CutSign, ...] = ()
 
 
 class IdentitySign(StrEnum):
-    """What tells a patient."""
+    """A sign that identifies a patient."""
 
     NAME = "name"
     BIRTH_DATE = "birth_date"
@@ -72,19 +72,19 @@ class IdentitySign(StrEnum):
 
 
 class IdentityPlace(Stored):
-    """A sign of identity where it stands."""
+    """A sign of identity with its place."""
 
     sign: IdentitySign
     text: Text
-    """As it is written."""
+    """The text as written on the page."""
     page: int = Field(ge=1)
     box: Box | None = None
     doubted: bool = False
-    """Whether a doubt of the page is on it."""
+    """Whether a doubt of the page concerns it."""
 
 
 class Identity(Stored):
-    """A patient, as far as the pages tell."""
+    """A patient, by the signs on the pages."""
 
     name: Text | None = None
     birth_date: dt.date | None = None
@@ -94,7 +94,7 @@ class Identity(Stored):
 
 
 class Likeness(StrEnum):
-    """Whether two identities are of one patient."""
+    """Whether two identities belong to one patient."""
 
     SAME = "same"
     DIFFERENT = "different"
@@ -102,12 +102,12 @@ class Likeness(StrEnum):
 
 
 class BundleDoubtReason(StrEnum):
-    """Why a person should look at a document of a bundle."""
+    """Reason to review a document of a bundle."""
 
     IDENTITY_CONFLICT = "identity_conflict"
-    """A page names another patient than the document, or than the patient who was expected."""
+    """A page names another patient than the document, or than the expected patient."""
     CUT = "cut"
-    """It is in doubt whether the document begins there, or ends."""
+    """The beginning or the end of the document is in doubt."""
     KIND = "kind"
 
 
@@ -122,32 +122,32 @@ class DocumentPart(Stored):
     """One document of a bundle."""
 
     number: int = Field(ge=1)
-    """Counted from 1."""
+    """Number of the document, from 1."""
     pages: tuple[int, ...] = Field(min_length=1)
-    """Its pages' numbers in the bundle, in order, blank backs included."""
+    """Numbers of the document's pages in the bundle, in order, including blank backs."""
     cut: Cut
     kind: DocumentKind
     kind_probability: Confidence
     kind_words: tuple[Text, ...] = ()
-    """Words of the document that speak for the kind, at most five."""
+    """At most five words of the document that indicate its kind."""
     title: Text | None = None
     date: dt.date | None = None
-    """Of the document itself, not of birth or print."""
+    """Date of the document itself, not a date of birth or print."""
     language: str | None = None
-    """ISO 639-1, of most of its text."""
+    """Language of most of the document's text, by ISO 639-1."""
     identity: Identity = Identity.model_construct()
     patient: int | None = Field(default=None, ge=1)
-    """The same for all documents that are surely of one patient, counted from 1; None: unknown, or in conflict."""
+    """Number of the patient, from 1, equal for all documents surely of one patient; None if unknown or in conflict."""
     doubts: tuple[BundleDoubt, ...] = ()
 
     @property
     def has_conflict(self) -> bool:
-        """Whether pages or patients contradict each other: it must not leave the fleet unseen."""
+        """Whether patients contradict each other, so that the document must be reviewed before it leaves the fleet."""
         return any(doubt.reason is BundleDoubtReason.IDENTITY_CONFLICT for doubt in self.doubts)
 
 
 class Subject(Stored):
-    """The patient whom a caller expects."""
+    """The patient that a caller expects."""
 
     name: Text | None = None
     birth_date: dt.date | None = None
@@ -156,13 +156,13 @@ class Subject(Stored):
 
 
 class SplitPage(Stored):
-    """What one page of a bundle says by itself."""
+    """Properties of one page of a bundle."""
 
     number: int = Field(ge=1)
     begins: Confidence = 0.0
-    """The probability that a document begins there."""
+    """Probability that a document begins at this page."""
     patients: tuple[int, ...] = ()
-    """Whom it names, by their numbers in `Split.patients`, or whom a person said that it is of."""
+    """Numbers in `Split.patients` of the patients that the page names, or of the one that a person decided."""
     kind: DocumentKind = DocumentKind.OTHER
     kind_probability: Confidence = 0.0
     title: Text | None = None
@@ -171,20 +171,20 @@ class SplitPage(Stored):
 
 
 class SplitAction(StrEnum):
-    """What a person corrects of a bundle's documents."""
+    """Kind of a correction of a bundle's documents."""
 
     CUT = "cut"
-    """A document begins at `page`."""
+    """Begin a document at `page`."""
     JOIN = "join"
-    """The document that begins at `page` goes on from the one before."""
+    """Join the document that begins at `page` to the one before."""
     MOVE = "move"
-    """`page`, which may be a separator sheet, is of `document`."""
+    """Move `page`, which may be a separator sheet, to `document`."""
     KIND = "kind"
-    """`document` is of `kind`."""
+    """Set the kind of `document` to `kind`."""
     PATIENT = "patient"
-    """`document` is of `patient`, or of a patient with that `identity`."""
+    """Set the patient of `document` to `patient`, or to a patient with that `identity`."""
     ACCEPT = "accept"
-    """`document` is right as it is: its doubts are dropped."""
+    """Accept `document` as it is, and drop its doubts."""
 
 
 class SplitChange(Stored):
@@ -193,38 +193,38 @@ class SplitChange(Stored):
     action: SplitAction
     page: int | None = None
     document: int | None = None
-    """Its number."""
+    """Number of the document."""
     kind: DocumentKind | None = None
     patient: int | None = None
-    """A number in `Split.patients`."""
+    """Number of the patient in `Split.patients`."""
     identity: Subject | None = None
-    """A patient who is none of these."""
+    """A patient that is not in `Split.patients`."""
     same_patient: bool = False
-    """An explicit decision that the pages are of one patient, although they name several or another one."""
+    """Explicit decision that the pages belong to one patient, although they name several or another one."""
     reason: Annotated[Text, Field(max_length=storable.REASON)] = ""
-    """Stored with the result, under the job's key."""
+    """Stored with the result, encrypted with the job's key."""
 
 
 class SplitRevision(Stored):
-    """A correction of a bundle's documents: who, when, what."""
+    """A correction of a bundle's documents, with its author and time."""
 
     number: int = Field(ge=1)
-    """Counted from 1 through all pages of the job and its documents."""
+    """Number of the revision, from 1, counted over all pages of the job and its documents."""
     by: str
-    """The client's name, as the audit trail has it."""
+    """Name of the client, as in the audit trail."""
     at: dt.datetime
     change: SplitChange
 
 
 class PatientDecision(Stored):
-    """A person's decision that pages are of one patient, whatever they name."""
+    """A person's decision that pages belong to one patient, whatever they name."""
 
     by: str
     at: dt.datetime
     reason: Text = ""
     pages: tuple[int, ...]
     patient: int | None
-    """A number in `Split.patients`; None: the pages name no patient, and are one document all the same."""
+    """Number of the patient in `Split.patients`; None if the pages name none but form one document."""
 
 
 class Split(Stored):
@@ -232,30 +232,30 @@ class Split(Stored):
 
     documents: tuple[DocumentPart, ...]
     separators: tuple[int, ...] = ()
-    """Pages that are separator sheets, in no document."""
+    """Pages that are separator sheets and belong to no document."""
     page_signs: tuple[SplitPage, ...] = ()
-    """Of each page what a correction needs to know."""
+    """Properties of each page, which corrections need."""
     patients: tuple[Identity, ...] = ()
-    """The patients that pages name, number 1 first. Only a person can decide that two numbers are one patient."""
+    """The patients that pages name, numbered from 1. Only a person can decide that two numbers are one patient."""
     expected: tuple[int, ...] | None = None
-    """Numbers of the patient that the caller expects; None: the caller expects none."""
+    """Numbers of the patient that the caller expects, or None if the caller expects none."""
     decisions: tuple[PatientDecision, ...] = ()
-    """All that people decided about patients against, or beyond, what the pages name."""
+    """All decisions of people about patients that differ from the names on the pages, or add to them."""
     revision: SplitRevision | None = None
-    """The last correction; None: it is as it was split."""
+    """The last correction, or None without one."""
 
     @property
     def needs_review(self) -> bool:
-        """Whether a person should look at one of the documents."""
+        """Whether a document needs a review."""
         return any(document.doubts for document in self.documents)
 
     @property
     def named(self) -> set[int]:
-        """The numbers of all patients whose the documents are, and of all whom their pages name."""
+        """The numbers of all patients of documents, and of all that pages name."""
         named = {patient for page in self.page_signs for patient in page.patients}
         return named | {document.patient for document in self.documents if document.patient}
 
     @property
     def conflicts(self) -> int:
-        """How many documents are in conflict."""
+        """Number of documents in conflict."""
         return sum(document.has_conflict for document in self.documents)

@@ -1,10 +1,10 @@
-"""How Postgres is reached by psycopg, with or without SQLAlchemy, how waits are bounded, what errors mean.
+"""Connections to Postgres by psycopg, with or without SQLAlchemy: URLs, bounded waits, and the meaning of errors.
 
-The class of an exception says nothing: psycopg and SQLAlchemy raise `OperationalError` for a server that restarts and
+The class of an exception is ambiguous: psycopg and SQLAlchemy raise `OperationalError` for a server that restarts and
 for a row that is too long for an index, and `InternalError` for a server that is read-only for a minute.
 
-What waiting does not mend, such as a server that does not let us in, is said in a sentence. It names hosts and
-settings, never an account or a password.
+Errors that waiting cannot cure, such as a refused account, are explained in a sentence. It names hosts and settings,
+never an account or a password.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from pydantic_core import PydanticSerializationError
 
-if TYPE_CHECKING:  # a client that waits by psycopg alone loads no SQLAlchemy
+if TYPE_CHECKING:  # a client that uses only psycopg does not load SQLAlchemy
     from psycopg.abc import PQGen
     from sqlalchemy.engine import URL, Connection, Engine, ExceptionContext
 
@@ -32,14 +32,14 @@ T = TypeVar("T")
 
 
 class Verdict(Enum):
-    """What becomes of a statement that failed."""
+    """What to do after a statement has failed."""
 
     TRANSIENT = auto()
-    """The same statement succeeds later: it is tried again, with backoff."""
+    """The same statement can succeed later: it is retried, with backoff."""
     REFUSED = auto()
-    """This statement with these values never succeeds; others do."""
+    """This statement with these values can never succeed; others can."""
     FAULT = auto()
-    """Schema or rights are not those that this version needs: nothing succeeds until a person mends it."""
+    """The schema or the rights do not fit this version: no statement succeeds until a person corrects them."""
 
 
 _BY_PREFIX: Final = {
@@ -63,7 +63,7 @@ _BY_PREFIX: Final = {
     "58": Verdict.TRANSIENT,  # the server's own disk or files
     "72": Verdict.TRANSIENT,  # snapshot too old
 }
-"""The longest prefix counts. What is not listed is refused: 21, 22, 23, the rest of 42, 54, P0, XX …"""
+"""The longest matching prefix counts. All other codes are refused: 21, 22, 23, the rest of 42, 54, P0, XX …"""
 
 _TOO_LONG: Final = ("25P04", "53200", "53400", "57014")
 _IN_DOUBT: Final = ("08", "40003", "57P")
@@ -71,17 +71,17 @@ _NOT_THIS_SERVER: Final = ("25006", "25P03", "57P")
 
 
 def verdict_on(error: BaseException) -> Verdict | None:
-    """Return what an error means; None if it does not come from Postgres, the driver or the connection pool."""
+    """Return the verdict on an error, or None if it is not from Postgres, the driver or the connection pool."""
     state = sqlstate_of(error)
     if state is not None:
         lengths = range(len(state), 1, -1)
         return next((_BY_PREFIX[state[:n]] for n in lengths if state[:n] in _BY_PREFIX), Verdict.REFUSED)
     match _cause_of(error):
         case psycopg.OperationalError() | psycopg.InterfaceError():
-            return Verdict.TRANSIENT  # lost, refused, silent, or every connection is taken
+            return Verdict.TRANSIENT  # lost, refused or silent, or the server has no free connection
         case psycopg.Error() | UnicodeError() | PydanticSerializationError():
-            return Verdict.REFUSED  # such a value cannot be written, so nothing was sent
-    # Every connection of the pool is taken.
+            return Verdict.REFUSED  # the value cannot be encoded, so nothing was sent
+    # The pool has no free connection.
     return Verdict.TRANSIENT if _is_of_sqlalchemy(error, "TimeoutError") else None
 
 
@@ -91,32 +91,32 @@ def is_transient(error: BaseException) -> bool:
 
 
 def exceeds_limit(error: BaseException) -> bool:
-    """Return whether a statement took too long or too much memory by itself: half of it may succeed.
+    """Return whether a statement itself took too long or too much memory, so that half of it may succeed.
 
-    One that waits for a lock ends by 55P03 before.
+    A statement that waits for a lock ends earlier, by 55P03.
     """
     return sqlstate_of(error) in _TOO_LONG
 
 
 def may_be_committed(error: BaseException) -> bool:
-    """Return whether the transaction of a transient error may have been committed: the answer got lost."""
+    """Return whether the transaction of a transient error may have been committed, because the answer was lost."""
     state = sqlstate_of(error)
     return state is None or state.startswith(_IN_DOUBT)
 
 
 def ends_connection(error: BaseException) -> bool:
-    """Return whether another connection may reach a server that does better."""
+    """Return whether another connection may reach a server without this error."""
     return (sqlstate_of(error) or "").startswith(_NOT_THIS_SERVER)
 
 
 def sqlstate_of(error: BaseException) -> str | None:
-    """Return Postgres's code; None if the error is the driver's own, or none of Postgres."""
+    """Return the SQLSTATE, or None if the error comes from the driver itself or not from Postgres."""
     cause = _cause_of(error)
     return cause.sqlstate if isinstance(cause, psycopg.Error) else None
 
 
 def name_of(error: BaseException) -> str:
-    """Return what went wrong in one word: the SQLSTATE, or the name of the error. Never its text, which quotes data."""
+    """Return the SQLSTATE, or the name of the error. Never its text, which quotes data."""
     return sqlstate_of(error) or type(_cause_of(error)).__name__
 
 
@@ -131,42 +131,42 @@ def outage_suppressed() -> Iterator[None]:
 
 
 def _cause_of(error: BaseException) -> BaseException | None:
-    """Return the driver's error without what SQLAlchemy puts around it."""
+    """Return the driver's error inside one of SQLAlchemy."""
     cause: BaseException | None = getattr(error, "orig", None)
     return cause if _is_of_sqlalchemy(error, "DBAPIError") else error
 
 
 def _is_of_sqlalchemy(error: BaseException, name: str) -> bool:
-    """Return whether SQLAlchemy raised it, which is slow to load: who has not loaded it gets no error of it."""
+    """Return whether SQLAlchemy raised the error, without loading SQLAlchemy: if it is not loaded, it did not."""
     known = sys.modules.get("sqlalchemy.exc")
     return known is not None and isinstance(error, getattr(known, name))
 
 
 CONNECT_ARGS = {
     "connect_timeout": 5,
-    # A half-open connection is noticed within 15 s.
+    # These notice a half-open connection within 15 s.
     "keepalives": 1,
     "keepalives_idle": 5,
     "keepalives_interval": 3,
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
-    # Behind a pooler each transaction may run on another server connection, which does not know them.
+    # Behind a pooler each transaction may use another server connection, without the prepared statements.
     "prepare_threshold": None,
 }
-"""Passed to psycopg and libpq on every connection."""
+"""Options of psycopg and libpq for every connection."""
 PREPARED_AFTER: Final = 5
-"""How often a statement runs on one connection before it is prepared there: half of what Postgres does is planning."""
+"""Runs of a statement on one connection before it is prepared there; planning is half of Postgres's work."""
 BACKEND: Final = "SELECT pg_backend_pid()"
-"""Asks for the number that a direct connection knows already; a pooler reports a number of its own."""
+"""Query for the backend's number, which a direct connection knows already; a pooler reports another one."""
 
 _INTERVAL_S = 0.1
-"""How often psycopg looks up from waiting."""
+"""Interval in which psycopg checks the timeout of a wait."""
 _BEYOND_S = 0.5
-"""What the server has beyond its own limit to say that it was reached."""
+"""Time that the server gets beyond its own limit to report that it was reached."""
 _ALIVE_S = 4.0
-"""What a connection that comes out of the pool has to answer the pool's ping; its work may have longer."""
+"""Time in which a connection from the pool must answer the pool's ping; its statements may take longer."""
 
-# As SQLAlchemy reads it for the fleet: more of a password is taken as it stands than libpq does.
+# Parses like SQLAlchemy, which the fleet uses: it accepts more characters in a password than libpq.
 _URL = re.compile(
     r"""
     [\w+]+://
@@ -181,9 +181,9 @@ _PORT = re.compile(r"(?P<host>.*?)(:(?P<port>\d+))?")
 
 
 def parameters_of(database_url: str) -> dict[str, str]:
-    """Return libpq's parameters that a URL names. Raises `ValueError` if it is no URL."""
+    """Return libpq's parameters in a URL. Raises `ValueError` if it is invalid."""
     if (read := _URL.match(database_url)) is None:
-        raise ValueError("no URL of a database")
+        raise ValueError("not a database URL")
     parts = read.groupdict()
     query, host = parts.pop("query"), parts.pop("ipv6") or parts.pop("host")
     found = {name: unquote(part) for name, part in (parts | {"host": host}).items() if part}
@@ -197,15 +197,15 @@ def parameters_of(database_url: str) -> dict[str, str]:
 
 
 def begin_within(timeout: timedelta) -> str:
-    """Return what begins a transaction in which the server ends a statement, or the silence between two, by itself.
+    """Return SQL that begins a transaction with the server's time limits for statements and for idle time.
 
-    That costs no round trip, and leaves nothing on a server connection that a pooler gives to others next.
+    It needs no extra round trip, and leaves no setting on a server connection that a pooler passes on.
     """
     return f"BEGIN; {bounds_of(timeout, 'LOCAL')}"
 
 
 def bounds_of(timeout: timedelta, scope: Literal["LOCAL", "SESSION"]) -> str:
-    """Return what sets these limits for a transaction, or for a session with the server itself."""
+    """Return SQL that sets these limits for a transaction, or for a session with a direct connection."""
     limit_ms = int(timeout.total_seconds() * 1000)
     return (
         f"SET {scope} statement_timeout = {limit_ms};"
@@ -215,26 +215,26 @@ def bounds_of(timeout: timedelta, scope: Literal["LOCAL", "SESSION"]) -> str:
 
 
 class _Bounded:
-    """How long a connection waits for an answer."""
+    """Bounds of a connection's waits for an answer."""
 
     timeout_s = _ALIVE_S
     fresh_until = 0.0
-    """By `time.monotonic()`: until when its last answer says that it lives."""
+    """Time, by `time.monotonic()`, until which the last answer counts as proof that the connection lives."""
 
     def bound_statements(self, timeout: timedelta) -> None:
-        """Wait for what a statement may take on the server."""
+        """Set the wait to the longest time of a statement on the server."""
         self.timeout_s = timeout.total_seconds() + _BEYOND_S
 
     def bound_ping(self, timeout: timedelta) -> None:
-        """Wait for what the pool's ping may take."""
+        """Set the wait to the longest time of the pool's ping."""
         self.timeout_s = min(_ALIVE_S, timeout.total_seconds() + _BEYOND_S)
 
 
 class BoundedConnection(_Bounded, psycopg.Connection[Any]):
-    """Waits for an answer no longer than `timeout_s`."""
+    """A connection that waits for an answer at most `timeout_s`."""
 
     def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:
-        """Wait for libpq, and close the connection if it stays silent."""
+        """Wait for libpq, and close the connection if no answer comes."""
         try:
             return super().wait(gen, interval, timeout or self.timeout_s)
         except psycopg.OperationalError:
@@ -243,10 +243,10 @@ class BoundedConnection(_Bounded, psycopg.Connection[Any]):
 
 
 class BoundedAsyncConnection(_Bounded, psycopg.AsyncConnection[Any]):
-    """Its twin for a loop."""
+    """Asynchronous counterpart of `BoundedConnection`."""
 
     async def wait(self, gen: PQGen[T], interval: float = _INTERVAL_S, timeout: float | None = None) -> T:  # noqa: ASYNC109
-        """Wait for libpq, and close the connection if it stays silent."""
+        """Wait for libpq, and close the connection if no answer comes."""
         try:
             return await super().wait(gen, interval, timeout or self.timeout_s)
         except psycopg.OperationalError:
@@ -255,29 +255,29 @@ class BoundedAsyncConnection(_Bounded, psycopg.AsyncConnection[Any]):
 
 
 def _close_unanswered(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    """Close a connection on which a statement is still in flight after an error: it was given up."""
+    """Close a connection on which a statement is still in flight after an error."""
     if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
         connection.pgconn.finish()
 
 
 def sqlalchemy_url(database_url: str) -> URL:
-    """Return the URL with our driver, psycopg 3, which serves the synchronous and the asynchronous engine alike."""
+    """Return the URL with the driver psycopg 3, which serves both synchronous and asynchronous engines."""
     from sqlalchemy import make_url  # noqa: PLC0415  slow to load
 
     return make_url(database_url).set(drivername="postgresql+psycopg")
 
 
 def close_after(engine: Engine, timeout: timedelta, *, ping: timedelta | None = None) -> None:
-    """Close each of the engine's connections on which a statement got no answer in time, or a transaction no statement.
+    """Close connections of the engine on which a statement got no answer in time, or a transaction had no statement.
 
-    The pool then replaces connections as old as that; so it does after an error that another server may not have, such
-    as that of a primary which was demoted. A connection that comes back after the engine was disposed of is closed: its
-    pool is no longer in use. Keepalives notice a peer that is gone; this notices a proxy or firewall between that has
-    forgotten the connection, and on the server's side frees the locks of a client that stopped responding.
+    The pool then replaces connections of the same age or older. The same happens after an error that is specific to the
+    server, such as a primary that was demoted. A connection that returns after the engine was disposed of is closed,
+    because its pool is no longer in use. Keepalives detect a dead peer; this detects a proxy or firewall that has
+    forgotten the connection, and on the server it frees the locks of a client that stopped responding.
 
-    The server's limits come with the BEGIN of each transaction. A pool that pings sends that BEGIN, too, to see
-    whether a connection lives: it is taken out of the pool to begin a transaction. The pool waits for the answer four
-    seconds, or half a second longer than `ping` (without it `timeout`) if that is less.
+    The server's limits are set with the BEGIN of each transaction. A pool that pings sends that BEGIN as its ping,
+    because a connection is taken out to begin a transaction. The pool waits for the answer at most four seconds, and at
+    most half a second longer than `ping`, or without it `timeout`.
     """
     from sqlalchemy import event  # noqa: PLC0415  slow to load
 
@@ -285,8 +285,8 @@ def close_after(engine: Engine, timeout: timedelta, *, ping: timedelta | None = 
 
     def begin(connection: Connection) -> None:
         if _driver(connection.connection).info.transaction_status == TransactionStatus.INTRANS:
-            return  # by the pool's ping
-        # Whatever the transaction streams: its BEGIN is read by no cursor of the server's.
+            return  # begun by the pool's ping
+        # Also if the transaction streams: no server-side cursor may read the result of BEGIN.
         connection.exec_driver_sql(
             begin_bounded, execution_options={"stream_results": False, "yield_per": None}
         )
@@ -298,7 +298,7 @@ def close_after(engine: Engine, timeout: timedelta, *, ping: timedelta | None = 
         record.info["pool"] = engine.pool
         driver, cursor = _driver(connection), connection.cursor()
         cursor.execute(BACKEND)
-        if cursor.fetchone() == (driver.info.backend_pid,):  # no pooler is between
+        if cursor.fetchone() == (driver.info.backend_pid,):  # a direct connection
             driver.prepare_threshold = PREPARED_AFTER
         cursor.close()
 
@@ -324,7 +324,7 @@ def close_after(engine: Engine, timeout: timedelta, *, ping: timedelta | None = 
 
 
 def _connect(dialect: Any, _record: object, arguments: list[Any], parameters: dict[str, Any]) -> Any:
-    parameters["autocommit"] = True  # psycopg sends no BEGIN of its own
+    parameters["autocommit"] = True  # psycopg sends no BEGIN itself
     if dialect.is_async:
         parameters["async_creator_fn"] = BoundedAsyncConnection.connect
         return None
@@ -339,27 +339,27 @@ def _ping(begin: str, connection: Any) -> bool:
 
 
 def _driver(connection: Any) -> Any:
-    """Return psycopg's connection, without what SQLAlchemy puts around an asynchronous one."""
+    """Return psycopg's connection inside SQLAlchemy's asynchronous one."""
     return getattr(connection, "driver_connection", connection)
 
 
 _NO_RIGHTS = "42501"
 
-_OTHER_NAME = "shows a certificate for another name: connect by the name that it bears."
+_OTHER_NAME = "shows a certificate for another name: connect by the name in the certificate."
 _UNTRUSTED = (
-    "shows a certificate that no authority we trust has signed: name the authority by ssl_ca_certs in"
+    "shows a certificate that is signed by no trusted authority: set the authority by ssl_ca_certs in"
     " {setting}."
 )
 # X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 _OF_CERTIFICATES = {10: "shows a certificate that has expired: renew it.", 62: _OTHER_NAME, 64: _OTHER_NAME}
 
 _OF_POSTGRES = (
-    # What libpq says, and what it means. It has no codes for what happens before a session.
+    # Texts of libpq with their explanations. libpq has no codes for errors before a session.
     ("password authentication failed", "refuses the account or its password: correct {setting}."),
-    ("no password supplied", "asks for a password: write one into {setting}."),
+    ("no password supplied", "requires a password: add it to {setting}."),
     (
         "no pg_hba.conf entry",
-        "admits no such account from here, or not without TLS: see its pg_hba.conf, and {setting}.",
+        "does not admit this account from this host, or not without TLS: see its pg_hba.conf, and {setting}.",
     ),
     ("does not match host name", _OTHER_NAME),
     (
@@ -368,14 +368,14 @@ _OF_POSTGRES = (
     ),
     (
         "root certificate file",
-        "is to be verified by an authority whose file is not there: correct sslrootcert in {setting}.",
+        "cannot be verified, as the file of its authority is missing: correct sslrootcert in {setting}.",
     ),
-    ("server does not support SSL", "speaks no TLS: let it, or correct sslmode in {setting}."),
+    ("server does not support SSL", "does not support TLS: enable it, or correct sslmode in {setting}."),
 )
 
 
 def refusal_of_redis(error: BaseException, url: str) -> str | None:
-    """Return in a sentence why Redis refuses us; None if it is away or something else is the matter."""
+    """Return a sentence that explains why Redis refuses this client; None for an outage or another error."""
     from redis.exceptions import AuthenticationError, NoPermissionError  # noqa: PLC0415  slow to load
 
     said, parts = None, urlsplit(url)
@@ -384,13 +384,13 @@ def refusal_of_redis(error: BaseException, url: str) -> str | None:
             case AuthenticationError():
                 said = "refuses the account or its password: correct {setting}."
             case NoPermissionError():
-                said = "does not let the account do what Pecia does: give it the ACL of docs/security.md."
+                said = "denies the account a right that Pecia needs: give it the ACL of docs/security.md."
             case ssl.SSLCertVerificationError():
                 said = _OF_CERTIFICATES.get(cause.verify_code, _UNTRUSTED)
             case ssl.SSLError():
-                said = "speaks no TLS that we speak: see tls-port in its configuration, and {setting}."
+                said = "supports no common TLS version: see tls-port in its configuration, and {setting}."
             case FileNotFoundError() if parts.scheme == "rediss":
-                said = "is to be verified by a file that is not there: correct ssl_ca_certs in {setting}."
+                said = "cannot be verified, as the file of its authority is missing: correct ssl_ca_certs in {setting}."
             case _:
                 continue
         break
@@ -399,36 +399,36 @@ def refusal_of_redis(error: BaseException, url: str) -> str | None:
 
 
 def refusal_of_postgres(error: BaseException, url: str) -> str | None:
-    """Return in a sentence why Postgres refuses us; None if it is away or something else is the matter."""
+    """Return a sentence that explains why Postgres refuses this client; None for an outage or another error."""
     text = " ".join(str(cause) for cause in _causes(error) if type(cause).__module__.startswith("psycopg"))
     said = next((said for sign, said in _OF_POSTGRES if sign in text), None)
     return said and f"Postgres at {_postgres_host(url)} {said.format(setting='PECIA_DATABASE_URL')}"
 
 
 def explain(error: BaseException, url: str) -> str:
-    """Return what an error of Postgres means and what to do, in one sentence that quotes nothing of a statement."""
+    """Return an error's meaning and what to do, in one sentence that quotes nothing of a statement."""
     where, name = f"Postgres at {_postgres_host(url)}", name_of(error)
     match verdict_on(error):
         case Verdict.TRANSIENT:
-            # What the server or the driver says of itself: of no statement, for it is no statement's fault.
+            # The server's or the driver's text. A transient error is not about a statement, so its text quotes none.
             said = error if isinstance(error, psycopg.Error) else getattr(error, "orig", None) or name
             reason = (str(said).splitlines() or [""])[0].strip()
             advice = "start it, wait, or correct PECIA_DATABASE_URL."
-            return refusal_of_postgres(error, url) or f"{where} does not do its work now ({reason}): {advice}"
+            return refusal_of_postgres(error, url) or f"{where} is unavailable ({reason}): {advice}"
         case Verdict.FAULT if name == _NO_RIGHTS:
             return (
-                f"{where} does not let the account do what Pecia does: grant it what docs/security.md says."
+                f"{where} denies the account a right that Pecia needs: grant the rights in docs/security.md."
             )
         case Verdict.FAULT:
-            return f"{where} does not hold this version's tables ({name}): run `pecia migrate`."
+            return f"{where} lacks this version's tables ({name}): run `pecia migrate`."
     return (
-        f"{where} refuses what is to be written ({name}): a value is too long or too large, or none that it can hold. "
+        f"{where} refuses a value ({name}): it is too long or too large, or cannot be stored. "
         "Change it; if it should fit, please report this with the code."
     )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and what it came from, SQLAlchemy's driver error included."""
+    """Yield the error and its causes, including the driver's error inside one of SQLAlchemy."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

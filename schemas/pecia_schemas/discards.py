@@ -1,12 +1,12 @@
-"""How documents leave the payload store, though a client may submit the same content at that very moment.
+"""Removal of documents from the payload store, safe against clients that submit the same content concurrently.
 
-A job holds its payload until it releases it (`jobs.payload_released_at`); payloads are shared by content. What was
-released is noted in `discarded_payloads`, in the same transaction. Upkeep, or the client that purges, removes it then:
-it takes the payload's lock, looks whether a job holds it, removes it and notes that, in one transaction. A submit
-stores its documents first; it writes its jobs while it shares their locks, and looks again for those that were released
-within the last day. So a removal comes before that look, or sees the job; also if it crashed after it removed.
+A job holds its payload until it releases it (`jobs.payload_released_at`); payloads are shared by content. The
+transaction that releases a payload records it in `discarded_payloads`. Upkeep, or a purging client, removes it later:
+in one transaction it takes the payload's lock, checks whether a job holds it, removes it and records that. A submit
+stores its documents first. It writes its jobs while it shares the payloads' locks, and checks again for payloads
+released within the last day. So a removal comes before that check or sees the job, even if it crashed after removing.
 
-Locks are few, and each is for all payloads of one bucket: what removes many takes them bucket by bucket.
+There are few locks, each for all payloads of one bucket. To remove many payloads, take the locks bucket by bucket.
 """
 
 from datetime import timedelta
@@ -26,9 +26,9 @@ MEMORY = timedelta(days=1)
 """How long a removal is remembered: longer than any submit takes."""
 
 HOLD = text("SELECT hold_payloads(CAST(:payloads AS text[]))")
-"""Takes `payloads`; keeps all of them from being removed until the transaction ends, by locks that submits share.
+"""Takes `payloads`; prevents their removal until the transaction ends, by locks that submits share.
 
-Returns those that were released within `MEMORY`: they may have been removed, or stored again.
+Returns the payloads released within `MEMORY`: they may have been removed, or stored again.
 """
 
 UNHELD = text(
@@ -37,7 +37,7 @@ UNHELD = text(
     WHERE NOT EXISTS (SELECT FROM jobs WHERE jobs.payload = requested.payload AND payload_released_at IS NULL)
     """
 )
-"""Takes `payloads`; returns those that no job holds."""
+"""Takes `payloads`; returns the payloads that no job holds."""
 
 DISCARD = text(
     """
@@ -47,7 +47,7 @@ DISCARD = text(
     ON CONFLICT (payload) DO UPDATE SET discarded_at = excluded.discarded_at, erased_at = excluded.erased_at
     """
 )
-"""Takes `payloads`; notes that they were released. Others may hold them: the removal checks."""
+"""Takes `payloads`; records that they were released. Other jobs may hold them: the removal checks."""
 
 WAITING = text(
     f"""
@@ -57,14 +57,14 @@ WAITING = text(
     GROUP BY bucket ORDER BY bucket
     """  # noqa: S608  constants of this module
 )
-"""Returns up to `limit` payloads that may have to be removed, bucket by bucket."""
+"""Returns up to `limit` payloads to be checked for removal, grouped by bucket."""
 
 LOCK = text(
     f"""
     SELECT pg_advisory_xact_lock({_LOCKS}, {_BUCKET.format("payload")}) FROM unnest({_PAYLOADS}) AS payload LIMIT 1
     """  # noqa: S608  constants of this module
 )
-"""Takes `payloads` of one bucket; waits until no submit shares its lock. To be taken before anything else is locked."""
+"""Takes `payloads` of one bucket; waits until no submit shares its lock. Take it before any other lock."""
 
 STILL_HELD = text(
     f"""
@@ -72,18 +72,18 @@ STILL_HELD = text(
     ORDER BY payload FOR UPDATE OF discarded SKIP LOCKED
     """
 )
-"""Takes `payloads`, locked; returns each with whether a job holds it; not those on which others work."""
+"""Takes locked `payloads`; returns each with whether a job holds it. Skips payloads that others are processing."""
 
 SETTLED = text(f"SELECT {_HELD} WHERE payload = ANY({_PAYLOADS}) AND discarded_at IS NULL")
-"""Takes a payload, locked; returns whether a job holds it, nothing if it still waits to be removed."""
+"""Takes a locked payload; returns whether a job holds it, or no row if it still waits for removal."""
 
 SETTLE = text(
     "UPDATE discarded_payloads SET discarded_at = NULL, erased_at = clock_timestamp()"
     " WHERE payload = ANY(CAST(:payloads AS text[]))"
 )
-"""Takes `payloads` that were removed, or are held; they wait no longer."""
+"""Takes `payloads` that were removed or are held; ends their wait."""
 
 FORGET = text(
     "DELETE FROM discarded_payloads WHERE discarded_at IS NULL AND erased_at < now() - CAST(:memory AS interval)"
 )
-"""Takes `memory`; drops records that were settled that long ago."""
+"""Takes `memory`; deletes records that were settled longer ago."""

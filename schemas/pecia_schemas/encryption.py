@@ -1,22 +1,22 @@
-"""Encryption at rest: the key ring that client and fleet share, the data key of each job, and data under it.
+"""Encryption at rest: the key ring of client and fleet, the data key of each job, and data encrypted with it.
 
-Each job has a random data key, which `job_keys` holds wrapped by the current key of the ring. Results, secrets of the
-task and the label are encrypted under it; so is the key of the job's document, which is derived from a key of the ring
-and the document's content: equal documents are stored once, and their key is known to the jobs that hold them alone.
-A change of the ring's key wraps data keys anew; without its data key a job cannot be read in any copy.
+Each job has a random data key, which `job_keys` stores wrapped by the ring's current key. It encrypts results, secrets
+of the task and the label, and the key of the job's document. The latter is derived from a key of the ring and the
+document's content: equal documents are stored once, and only the jobs with the document know its key. Rotating the
+ring's key rewraps data keys; without its data key a job is unreadable in any copy.
 
-AES-256-GCM throughout. No key encrypts anything itself: each payload and each row has a key of its own, derived by HKDF
-(RFC 5869), so that no nonce can meet another one under the same key however many there are. Values are bound to the id
-of their owner: a value moved to another row is refused.
+All encryption is AES-256-GCM. No ring key encrypts data directly: each payload and each row has its own key, derived by
+HKDF (RFC 5869), so that a nonce is never reused under the same key. Values are bound to the id of their owner: a value
+that was moved to another row is refused.
 
-A file is encrypted chunk by chunk, so that neither writing nor reading it holds it in memory:
+Files are encrypted in chunks, so that memory never holds a complete file:
 
     "PECIA" 1 | length and name of the key | salt | chunk, tag | chunk, tag | … | last chunk, tag
 
-The construction is STREAM (Hoang, Reyhanitabar, Rogaway and Vizár, https://eprint.iacr.org/2015/189), as age uses it:
-each file has a key of its own, derived with its salt; a chunk's nonce is its number and whether it is the last one, so
-that chunks that were lost, repeated or swapped do not decrypt, nor does a file that was cut at a chunk's end. Header
-and name of the file are authenticated with every chunk.
+The construction is STREAM (Hoang, Reyhanitabar, Rogaway and Vizár, https://eprint.iacr.org/2015/189), as in age: each
+file has its own key, derived with its salt. A chunk's nonce is its number and whether it is the last, so that lost,
+repeated or swapped chunks do not decrypt, and neither does a file that is cut off after a chunk. Header and name of
+the file are authenticated with every chunk.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ SETTING = "PECIA_ENCRYPTION_KEYS"
 
 _NONCE_BYTES = 12
 JOB_KEY = "@job"
-"""Stands for a job's data key where an envelope names its key; no key of a ring has this name."""
+"""Name of a job's data key in an envelope; no key of a ring has this name."""
 _KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENVELOPE = frozenset({"enc", "data"})
 _FORM = 'write {"name": "32 bytes in base64"} as JSON, the current key first; `pecia keys new` makes one.'
 
 
 class DecryptionError(ValueError):
-    """What is stored cannot be decrypted with the keys that there are."""
+    """Stored data cannot be decrypted with the available keys."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -57,30 +57,30 @@ class DecryptionError(ValueError):
 
 
 class KeyUnavailableError(DecryptionError):
-    """It was encrypted under a key that is not among ours."""
+    """Data was encrypted with a key that this process lacks."""
 
     def __init__(self, key: str) -> None:
-        missing = f"Encrypted under the key {key!r}, which {SETTING} does not hold here: add it."
+        missing = f"It is encrypted with the key {key!r}, which {SETTING} lacks here: add it."
         super().__init__(key, "The data key of the job was erased." if key == JOB_KEY else missing)
 
 
 class SealBrokenError(DecryptionError):
-    """It was changed or moved, or the key of that name is another one."""
+    """Data was changed or moved, or the key of that name is another one."""
 
     def __init__(self, key: str) -> None:
-        found = f"Not what was encrypted under the key {key!r}"
+        found = f"It does not match the key {key!r}"
         super().__init__(key, f"{found}: it was damaged, or {SETTING} has another key of that name.")
 
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """The keys by name. The first encrypts, all decrypt; without any, everything stays as it is."""
+    """Keys by name. The first encrypts, all decrypt. Without keys, data stays unencrypted."""
 
     _keys: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, setting: SecretStr) -> Keyring:
-        """Return the keys of the setting. Raises `ValueError` with a sentence that does not show them."""
+        """Return the keys of the setting. Raises `ValueError`, whose text does not show them."""
         if not setting:
             return cls()
         try:
@@ -88,33 +88,33 @@ class Keyring:
         except (json.JSONDecodeError, RecursionError):
             pairs = None
         if not isinstance(pairs, tuple) or not pairs:
-            raise ValueError(f"holds no keys: {_FORM}")
+            raise ValueError(f"contains no keys: {_FORM}")
         if len(dict(pairs)) < len(pairs):
             raise ValueError("names a key twice: each name stands for one key.")
         return cls({checked_key_id(name): _key(encoded) for name, encoded in pairs})
 
     @property
     def current(self) -> str | None:
-        """The key that encrypts; None: nothing is encrypted."""
+        """Name of the encrypting key; None if nothing is encrypted."""
         return next(iter(self._keys), None)
 
     def __contains__(self, key: str | None) -> bool:
         return key is None or key in self._keys
 
     def __iter__(self) -> Iterator[str | None]:
-        """Yield every key that something may be stored under, the current one first, None for no key at all."""
+        """Yield all key names that data may be encrypted with, the current one first, then None for no key."""
         yield from self._keys
         yield None
 
     def for_new_job(self, job_id: UUID) -> tuple[Keyring, Any]:
-        """Return the ring of a new job, whose first key is its data key, and this key, wrapped.
+        """Return the ring of a new job, whose first key is its data key, and the wrapped data key.
 
-        Without keys: the same ring, and None.
+        Without keys, return the same ring and None.
         """
         return self._with_data_key(job_id, {}) if self._keys else (self, None)
 
     def for_earlier_job(self, job_id: UUID) -> Any:
-        """Return a data key for a job that has none, wrapped together with all keys that its content may be under."""
+        """Return a wrapped data key for a job without one, together with all keys that its content may use."""
         return self._with_data_key(job_id, self._keys)[1]
 
     def _with_data_key(self, job_id: UUID, others: Mapping[str, bytes]) -> tuple[Keyring, Any]:
@@ -123,7 +123,7 @@ class Keyring:
         return Keyring({**held, **self._keys}), json.loads(wrapped)
 
     def of_job(self, job_id: UUID, wrapped: Any) -> Keyring:
-        """Return the ring of a job, whose first key is its data key; for a job that has none, this ring.
+        """Return the ring of a job, whose first key is its data key; for a job without one, this ring.
 
         Raises `KeyUnavailableError` or `SealBrokenError`.
         """
@@ -133,11 +133,11 @@ class Keyring:
         return Keyring(held | {name: key for name, key in self._keys.items() if name not in held})
 
     def rewrapped(self, wrapped: Any, about: UUID | str) -> str:
-        """Return an envelope's content in an envelope of the current key, as JSON. Raises `DecryptionError`."""
+        """Return the content of an envelope in one of the current key, as JSON. Raises `DecryptionError`."""
         return self.seal(json.dumps(self.unseal(wrapped, about)), about)
 
     def of_document(self, sha256: str, key: str) -> Keyring:
-        """Return the key of the document with that hash by the name of the key that it is derived from."""
+        """Return a ring with the key of the document with this hash, derived from the named key, under that name."""
         return Keyring({key: self.derive(key, b"document " + bytes.fromhex(sha256))})
 
     def secret(self, key: str) -> str:
@@ -148,11 +148,11 @@ class Keyring:
 
     @classmethod
     def of_secret(cls, key: str, secret: str) -> Keyring:
-        """Return the ring of one key, which `secret` returned. Raises `ValueError`."""
+        """Return a ring with the one key that `secret` returned. Raises `ValueError`."""
         return cls({key: _key(secret)})
 
     def seal(self, written: str, about: UUID | str) -> str:
-        """Return JSON as it is to be stored: in an envelope, bound to the id of what it is about, if there is a key."""
+        """Return JSON for storage: with a key, in an encrypted envelope that is bound to the id of its subject."""
         if self.current is None:
             return written
         nonce = os.urandom(_NONCE_BYTES)
@@ -160,7 +160,7 @@ class Keyring:
         return json.dumps({"enc": self.current, "data": base64.b64encode(nonce + sealed).decode()})
 
     def unseal(self, stored: Any, about: UUID | str) -> Any:
-        """Return the value that `seal` was given, or whatever was stored without a key.
+        """Return the value that `seal` was given, or a value that was stored without a key.
 
         Raises `KeyUnavailableError` or `SealBrokenError`.
         """
@@ -176,15 +176,15 @@ class Keyring:
             raise SealBrokenError(key) from None
 
     def name_of(self, sha256: str, key: str | None) -> str:
-        """Return the name, hexadecimal, of a document with that hash; without the key it does not reveal the hash."""
+        """Return the hexadecimal name of a document with this hash; a keyed name does not reveal the hash."""
         return sha256 if key is None else self.fingerprint(bytes.fromhex(sha256), key, purpose="name")
 
     def fingerprint(self, content: bytes, key: str, *, purpose: str) -> str:
-        """Return the HMAC-SHA-256 of something, in hexadecimal, for one purpose. Raises `KeyUnavailableError`."""
+        """Return the hexadecimal HMAC-SHA-256 of content, for one purpose. Raises `KeyUnavailableError`."""
         return hmac.digest(self.derive(key, f"fingerprint {purpose}".encode()), content, "sha256").hex()
 
     def derive(self, key: str, info: bytes, *, salt: bytes | None = None) -> bytes:
-        """Return a key of 32 bytes for one purpose (HKDF-SHA-256). Raises `KeyUnavailableError`."""
+        """Return a 32-byte key for one purpose (HKDF-SHA-256). Raises `KeyUnavailableError`."""
         from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415  the client imports it only if needed
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 
@@ -204,21 +204,21 @@ def cipher_of(key: bytes) -> Any:
 
 
 def sealed_under(stored: Any) -> str | None:
-    """Return the key of an envelope; None for anything else."""
+    """Return the key name of an envelope, or None for any other value."""
     if isinstance(stored, Mapping) and stored.keys() == _ENVELOPE and isinstance(stored["enc"], str):
         return stored["enc"]
     return None
 
 
 def new_key() -> str:
-    """Return a fresh key, as the setting holds it."""
+    """Return a new key, in the form of the setting."""
     return _encoded(os.urandom(KEY_BYTES))
 
 
 def checked_key_id(key: str) -> str:
-    """Return the name of a key. Raises `ValueError` if it is none."""
+    """Return the name of a key. Raises `ValueError` if it is invalid."""
     if not _KEY_ID.fullmatch(key):
-        raise ValueError("names a key by 1 to 64 letters, digits, dots, dashes and underscores.")
+        raise ValueError("must name keys by 1 to 64 letters, digits, dots, dashes and underscores.")
     return key
 
 
@@ -232,7 +232,7 @@ def _key(encoded: Any) -> bytes:
     except (TypeError, ValueError):
         key = b""
     if len(key) != KEY_BYTES:
-        raise ValueError(f"holds something that is no key: {_FORM}")
+        raise ValueError(f"contains an invalid key: {_FORM}")
     return key
 
 
@@ -251,7 +251,7 @@ def _bytes_of(about: UUID | str) -> bytes:
 
 
 CHUNK = 1024 * 1024
-"""Bytes of a chunk before encryption; part of the format."""
+"""Size of a chunk before encryption, in bytes; part of the format."""
 
 _MAGIC = b"PECIA\x01"
 _SALT = 16
@@ -260,13 +260,13 @@ _COUNTER = 11
 
 
 def sealed_size(size: int, key: str) -> int:
-    """Return how many bytes a file of that size has once it is encrypted."""
+    """Return the size of a file of `size` bytes after encryption."""
     chunks = max(1, -(-size // CHUNK))
     return len(_opening(key)) + _SALT + size + chunks * _TAG
 
 
 def seal(file: IO[bytes], name: str, keys: Keyring, key: str, *, chunk: int = CHUNK) -> Iterator[bytes]:
-    """Yield the rest of a file, encrypted under a key and bound to a name. Raises `KeyUnavailableError`."""
+    """Yield the rest of a file, encrypted with a key and bound to a name. Raises `KeyUnavailableError`."""
     header = _opening(key) + os.urandom(_SALT)
     cipher, bound_to = cipher_of(_file_key(keys, key, header)), header + name.encode()
     yield header
@@ -278,10 +278,10 @@ def seal(file: IO[bytes], name: str, keys: Keyring, key: str, *, chunk: int = CH
 
 
 class Unsealer:
-    """Decrypts a file as it comes, in pieces of any size. What it returns was found to be genuine, up to there.
+    """Decrypts a file in pieces of any size. All returned bytes are authenticated.
 
-    Only `end` knows that nothing is missing. Both raise `ValueError`, without a word, if the file is not what was
-    sealed; `feed` raises `KeyUnavailableError` without the key.
+    Only `end` detects that the file is incomplete. Both methods raise `ValueError` without text if the file is not
+    authentic; `feed` raises `KeyUnavailableError` without the key.
     """
 
     def __init__(self, name: str, keys: Keyring, key: str, *, chunk: int = CHUNK) -> None:
@@ -294,7 +294,7 @@ class Unsealer:
         self._number = 0
 
     def feed(self, piece: Buffer) -> bytes:
-        """Take a piece; return what it completed."""
+        """Add a piece; return the bytes that it completed."""
         self._pending += piece
         length = len(self._opening) + _SALT
         if not self._header:
@@ -306,14 +306,14 @@ class Unsealer:
             self._cipher, self._header = cipher_of(_file_key(self._keys, self._key, header)), header
             del self._pending[:length]
         opened = []
-        # The last chunk stays: only the end shows that it is the last.
+        # Keeps the last chunk, because only `end` knows that it is the last.
         while len(self._pending) > self._chunk:
             opened.append(self._open(bytes(self._pending[: self._chunk]), last=False))
             del self._pending[: self._chunk]
         return b"".join(opened)
 
     def end(self) -> bytes:
-        """Return the rest, now that no piece follows."""
+        """Return the rest, after the last piece."""
         if not self._header:
             raise ValueError
         return self._open(bytes(self._pending), last=True)
@@ -326,7 +326,7 @@ class Unsealer:
 
 
 def _opening(key: str) -> bytes:
-    """Return what a file under this key begins with."""
+    """Return the first bytes of a file encrypted with this key."""
     return _MAGIC + bytes([len(key)]) + key.encode()
 
 
@@ -340,12 +340,13 @@ def _nonce(number: int, *, last: bool) -> bytes:
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _SECRETS = "fields", "instructions", "password", "subject", "url"
-"""What of a task is encrypted: a subject is a patient, a schema or instructions may reveal what is looked for about
-whom, a URL whose document it is."""
+"""Members of a task that are encrypted: a subject is a patient, a schema or instructions may reveal what is searched
+for in whose documents, and a URL whose document it is.
+"""
 
 
 def seal_task(task: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
-    """Return the task, as `task_to_json` wrote it, with `_SECRETS` encrypted where there is a key."""
+    """Return the task from `task_to_json` with `_SECRETS` encrypted if there is a key."""
     secrets = _secrets(task) if keys.current else ()
     sealed = dict(task) | {name: json.loads(keys.seal(json.dumps(task[name]), job_id)) for name in secrets}
     if (source := task.get("source")) is not None:
@@ -354,7 +355,7 @@ def seal_task(task: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str,
 
 
 def unseal_task(stored: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
-    """Return the task as it was before `seal_task`. Raises `DecryptionError`."""
+    """Return the task before `seal_task`. Raises `DecryptionError`."""
     task = dict(stored) | {name: keys.unseal(stored[name], job_id) for name in _secrets(stored)}
     if (source := stored.get("source")) is not None:
         task["source"] = unseal_source(source, job_id, keys)
@@ -362,14 +363,14 @@ def unseal_task(stored: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[
 
 
 def seal_source(source: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
-    """Return the reference to a job's document with the document's key encrypted."""
+    """Return the reference to a job's document, with the document's key encrypted."""
     if (secret := source.get("secret")) is None:
         return dict(source)
     return dict(source) | {"secret": json.loads(keys.seal(json.dumps(secret), _of_source(job_id)))}
 
 
 def unseal_source(stored: Mapping[str, Any], job_id: UUID, keys: Keyring) -> dict[str, Any]:
-    """Return the reference with the key of the document, which is one of the ring in an earlier version's files."""
+    """Return the reference with the key of the document; for files of an earlier version, that is a key of the ring."""
     secret, key = stored.get("secret"), stored.get("key")
     if secret is None and key is None:
         return dict(stored)
@@ -383,18 +384,18 @@ def _of_source(job_id: UUID) -> str:
 
 
 def seal_label(label: str | None, job_id: UUID, keys: Keyring) -> Any:
-    """Return what a job's document is called, encrypted where there is a key."""
+    """Return the label of a job's document, encrypted if there is a key."""
     return label and json.loads(keys.seal(json.dumps(label), _of_label(job_id)))
 
 
 def unseal_label(stored: Any, job_id: UUID, keys: Keyring) -> str | None:
-    """Return the label as it was before `seal_label`. Raises `DecryptionError`."""
+    """Return the label before `seal_label`. Raises `DecryptionError`."""
     label: str | None = stored and keys.unseal(stored, _of_label(job_id))
     return label
 
 
 def _of_label(job_id: UUID) -> str:
-    """Return what the label is bound to, so that no secret of the task can be put in its place."""
+    """Return the subject to which a label is bound, so that no secret of the task can replace it."""
     return f"{job_id} label"
 
 
@@ -403,10 +404,11 @@ def _secrets(task: Mapping[str, Any]) -> list[str]:
 
 
 def task_digest(kind: str, task: Mapping[str, Any], lane: str, keys: Keyring, key: str | None) -> str:
-    """Return what two submits of the same work have in common, and no two others; under a key, if there is one.
+    """Return a digest that is equal only for submits of the same work; an HMAC if there is a key.
 
-    A password is no part of it: the digest outlives it, and could be tried for it. Nor is what came from a URL, nor
-    what is None: a field that a later version adds leaves the digests of those who do not use it as they were.
+    The password is left out, because the digest outlives it and could be used to guess it. The document is left out if
+    it has a URL. Fields that are None are left out, so that fields of later versions do not change the digests of tasks
+    without them.
     """
     left_out = ("password", "source") if "url" in task else ("password",)
     compared = {name: value for name, value in task.items() if value is not None and name not in left_out}

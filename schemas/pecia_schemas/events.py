@@ -1,4 +1,4 @@
-"""What is published about a job: events to its submitter, notices to its webhooks. Ids and counts, no text."""
+"""Messages about a job: events for its submitter, notices for its webhooks. They contain ids and counts, no text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SECRET_BYTES = 24
 
 
 def new_secret() -> str:
-    """Return a fresh secret for webhooks, as Standard Webhooks write it."""
+    """Return a new webhook secret in the format of Standard Webhooks."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
 
 
 def utc(moment: str) -> str:
-    """Return a moment, an expression in SQL, as it is written in notices: by ISO 8601, whatever the session's zone."""
+    """Return SQL that formats a moment, an SQL expression, for notices: ISO 8601 in UTC, in any session time zone."""
     return f"""to_char({moment} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
 
 
@@ -36,22 +36,22 @@ class JobEvent(_Event):
     """One transition of a job, or of one of its parts."""
 
     sequence: int
-    """Grows with every event of the fleet; never reused."""
+    """Increases with every event of the fleet; never reused."""
     job_id: UUID
     part_id: UUID | None = None
-    """The part that moved; None if it was the job itself."""
+    """The part that changed; None for the job itself."""
     state: str
-    """The state it is in now: a `JobState`, or a `PartState` if `part_id` is set."""
+    """The new state: a `JobState`, or a `PartState` if `part_id` is set."""
     at: datetime
     actor: str
-    """Who moved it: a worker's name, a client's name or `upkeep`."""
+    """Who changed it: a worker's name, a client's name or `upkeep`."""
     attempt: int | None = None
     reason: str | None = None
-    """Why, in one word: a failure code, `worker_lost`, `requeued`, …"""
+    """The reason in one word: a failure code, `worker_lost`, `requeued`, …"""
 
 
 class Progress(_Event):
-    """How many of a job's parts are where."""
+    """Numbers of a job's parts by state."""
 
     total: int | None
     """None until the document has been cut into parts."""
@@ -61,12 +61,12 @@ class Progress(_Event):
 
     @property
     def finished(self) -> int:
-        """Parts that will not change any more."""
+        """Number of parts in a final state."""
         return self.done + self.failed + self.cancelled
 
 
 class NoticeType(StrEnum):
-    """What a webhook can be notified of."""
+    """Events that a webhook can be notified of."""
 
     SUCCEEDED = "job.succeeded"
     PARTIAL = "job.partial"
@@ -76,22 +76,22 @@ class NoticeType(StrEnum):
     PART_DONE = "part.done"
     """A page, a segment or a summary has its result. Sent only to receivers that subscribe to it."""
     REVISED = "result.revised"
-    """A person has reviewed a page, or the documents of a bundle: the result is another. Sent only to receivers that
+    """A person has reviewed a page, or the documents of a bundle, so the result changed. Sent only to receivers that
     subscribe to it."""
     READY = "document.ready"
     """A document of a bundle is split off, and its patient is not in conflict. Sent only to receivers that subscribe to
     it."""
     TEST = "webhook.test"
-    """A test of an endpoint: nothing happened."""
+    """A test of an endpoint, without any event."""
 
     @classmethod
     def of(cls, state: JobState) -> NoticeType:
-        """Return the notice of a terminal state. Raises `ValueError` for any other."""
+        """Return the notice type of a terminal state. Raises `ValueError` for other states."""
         return cls(f"job.{state}")
 
 
 ENDINGS = tuple(kind for kind in NoticeType if kind.startswith("job."))
-"""What a webhook is notified of by default: how a job ended."""
+"""Events that a webhook is notified of by default: the ends of jobs."""
 
 
 NoticeTypeName = Literal[
@@ -108,22 +108,22 @@ NoticeTypeName = Literal[
 
 
 class Webhook(_Event):
-    """Where to POST signed notices about a job, and which."""
+    """An address for signed notices about a job, and the events to send."""
 
     url: Annotated[AnyHttpUrl, UrlConstraints(max_length=storable.WEBHOOK_URL)]
-    """Without a user name or password: it would be refused when it is called."""
+    """Must not contain a user name or password."""
     events: tuple[NoticeType, ...] = Field(default=ENDINGS, min_length=1, max_length=len(NoticeType))
 
     @field_validator("url")
     @classmethod
     def _has_no_user(cls, url: AnyHttpUrl) -> AnyHttpUrl:
         if url.username is not None or url.password is not None:
-            raise storable.invalid("a webhook's address names no user and no password")
+            raise storable.invalid("a webhook's address must not contain a user or password")
         return url
 
 
 class _Notice(BaseModel):
-    # A receiver is not updated with the fleet: it passes over what it does not know.
+    # A receiver is not updated with the fleet, so it ignores unknown fields.
     model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore", hide_input_in_errors=True)
 
 
@@ -133,7 +133,7 @@ class NoticePart(_Notice):
     id: UUID
     stage: Stage
     number: int
-    """Page or segment, counted from 1; that of a summary follows its segments'."""
+    """Page or segment, counted from 1; a summary comes after its segments."""
     attempt: int
 
 
@@ -142,37 +142,37 @@ class NoticeDocument(_Notice):
 
     number: int
     pages: tuple[int, ...]
-    """Their numbers in the bundle."""
+    """Numbers of its pages in the bundle."""
 
 
 class NoticeData(_Notice):
-    """The job a notice is about, as it was then."""
+    """The job that a notice is about, in its state at that time."""
 
     job_id: UUID
     sequence: int = 0
-    """Of two notices about a job the one with the greater number is about what came later, whichever arrives first. It
-    is the sequence of that job's event."""
+    """Sequence number of the job's event. Of two notices about a job, the greater number is the later event, in
+    whatever order they arrive."""
     kind: str
     state: JobState
     lane: Lane
     progress: Progress
     failure: FailureCode | None = None
     needs_review: int = 0
-    """How many of its pages, or segments, have a verdict other than `ok` and `blank`: a person should look at them."""
+    """Number of pages or segments whose verdict is not `ok` or `blank`: a person should check them."""
     metadata: dict[str, str] = Field(default_factory=dict)
-    """What the submitter attached: choose keys and values that may leave the house."""
+    """The submitter's metadata. Choose keys and values that may leave your organisation."""
     links: dict[str, str] = Field(default_factory=dict)
-    """Where to look further, as the fleet's `PECIA_WEBHOOK_LINKS` says."""
+    """Links to further information, from the fleet's `PECIA_WEBHOOK_LINKS`."""
     part: NoticePart | None = None
-    """The part that is done, in a `part.done`; the page or the split, in a `result.revised`."""
+    """In a `part.done`, the finished part; in a `result.revised`, the page or the split."""
     revision: int | None = None
-    """Its number, in a `result.revised`: that of `result().revision` from then on; in a `document.ready` that of the
-    review that made it ready, None without one."""
+    """In a `result.revised`, the number of the revision, which is then `result().revision`. In a `document.ready`, that
+    of the review that made it ready, or None."""
     document: NoticeDocument | None = None
-    """The document that is ready, in a `document.ready`."""
+    """In a `document.ready`, the document."""
     created_at: datetime
     finished_at: datetime | None = None
-    """None while the job goes on."""
+    """None while the job is not over."""
 
 
 class JobNotice(_Notice):

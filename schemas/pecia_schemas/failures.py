@@ -1,4 +1,4 @@
-"""Why a job or a part failed: one enum; of each code what happened, and what to do about it."""
+"""Failure codes of jobs and parts, each with its meaning and advice."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class FailureCode(StrEnum):
-    """What went wrong: `meaning` says it in a sentence, `advice` what to do about it.
+    """Reason of a failure: `meaning` explains it in a sentence, `advice` names what to do.
 
-    `retryable`: whether the fleet tries again by itself before it gives up.
+    `retryable` is whether the fleet retries automatically before it gives up.
     """
 
     meaning: str
@@ -28,12 +28,12 @@ class FailureCode(StrEnum):
 
     UNSUPPORTED_TYPE = (
         "unsupported_type",
-        "The content is of no type that can be worked on in this way, whatever its name says.",
+        "The content has no type that this task can process, whatever the file's name is.",
         "Send PNG, JPEG, TIFF, PDF, DICOM or a kind in docs/inputs.md, or to caption MP4, WebM, MKV, AVI or MPEG-TS.",
     )
     EMPTY = (
         "empty",
-        "There is nothing in the file.",
+        "The file is empty.",
         "The file has no bytes, pages or frames: check how it was written, then send it again.",
     )
     DAMAGED = (
@@ -53,43 +53,43 @@ class FailureCode(StrEnum):
     )
     TOO_LARGE = (
         "too_large",
-        "The file, a page or all of them together are larger than the fleet takes.",
+        "The file, a page or all pages together are larger than the fleet accepts.",
         "Bytes or pixels exceed the fleet's limits (PECIA_MAX_*): scan at a lower resolution or raise them.",
     )
     TOO_MANY_PAGES = (
         "too_many_pages",
-        "The document has more pages than the fleet takes.",
-        "Split the document, ask for fewer pages, or raise PECIA_MAX_PAGES.",
+        "The document has more pages than the fleet accepts.",
+        "Split the document, select fewer pages, or raise PECIA_MAX_PAGES.",
     )
     TOO_LONG = (
         "too_long",
-        "The video lasts longer, or has more segments, than the fleet takes.",
+        "The video is longer, or has more segments, than the fleet accepts.",
         "Cut the video, change the length of its segments, or raise PECIA_MAX_VIDEO_DURATION and PECIA_MAX_SEGMENTS.",
     )
     NO_SUCH_PAGE = (
         "no_such_page",
-        "The document has no such page.",
-        "The document ends before the pages asked for: correct `pages`.",
+        "The document does not have all the selected pages.",
+        "The document ends before the selected pages: correct `pages`.",
     )
     LANGUAGE_UNAVAILABLE = (
         "language_unavailable",
-        "The engine does not know the language that was asked for.",
+        "The engine does not know the requested language.",
         "The engine of this fleet cannot read that language: choose another language or another engine.",
     )
     FIELDS_UNAVAILABLE = (
         "fields_unavailable",
-        "The engine cannot return the fields that were asked for.",
+        "The engine cannot extract the requested fields.",
         "Submit without `fields` or with a simpler schema, and to a language model (PECIA_ENGINE=vllm or openai).",
     )
     INSTRUCTIONS_UNAVAILABLE = (
         "instructions_unavailable",
-        "The engine takes no instructions.",
-        "Submit without `instructions`, or to a language model whose reader card takes them.",
+        "The engine does not accept instructions.",
+        "Submit without `instructions`, or to a language model whose reader card accepts them.",
     )
     ADAPTER_UNAVAILABLE = (
         "adapter_unavailable",
-        "The engine does not serve the adapter that was asked for.",
-        "Submit with one of them or without `adapter`, or add it to PECIA_ADAPTERS.",
+        "The engine does not serve the requested adapter.",
+        "Submit with an adapter of PECIA_ADAPTERS or without `adapter`, or add this one there.",
     )
     NO_ENGINE = (
         "no_engine",
@@ -98,18 +98,18 @@ class FailureCode(StrEnum):
     )
     SOURCE_UNREACHABLE = (
         "source_unreachable",
-        "The server of the document's URL did not answer, broke off or failed.",
-        "It is tried again; then check that the fleet can reach that server, or send the file itself.",
+        "The server of the document's URL did not answer, closed the connection or failed.",
+        "The fleet retries; then check that it can reach that server, or send the file itself.",
         True,
     )
     SOURCE_REFUSED = (
         "source_refused",
-        "The fleet may not fetch the document's URL, or its server does not hand the document out.",
+        "The fleet may not fetch the document's URL, or its server denies access.",
         "Check the URL and its permissions, and PECIA_SOURCE_* for what the fleet may fetch, or send the file itself.",
     )
     PAYLOAD_MISSING = (
         "payload_missing",
-        "The worker does not find the document in the payload store.",
+        "The worker cannot find the document in the payload store.",
         "The payload is not in the store: check that client and fleet use the same PECIA_PAYLOAD_URL.",
     )
     PAYLOAD_CORRUPT = (
@@ -120,36 +120,36 @@ class FailureCode(StrEnum):
     KEY_UNAVAILABLE = (
         "key_unavailable",
         "The worker cannot decrypt the job or its document.",
-        "Encrypted under a key that the worker does not have: add it to the fleet's PECIA_ENCRYPTION_KEYS, then retry.",
+        "It is encrypted with a key that the worker lacks: add that to the fleet's PECIA_ENCRYPTION_KEYS, then retry.",
         True,
     )
     ENGINE_ERROR = (
         "engine_error",
         "The engine raised an error, or its server did not answer.",
-        "The engine failed on this part; it is tried again, then look at the worker's log.",
+        "The engine failed on this part; the fleet retries, then see the worker's log.",
         True,
     )
     TIMEOUT = (
         "timeout",
-        "The part was ended because it took too long.",
-        "The part took longer than PECIA_PART_TIMEOUT; it is tried again, then raise the limit.",
+        "The part was stopped because it took too long.",
+        "The part took longer than PECIA_PART_TIMEOUT; the fleet retries, then raise the limit.",
         True,
     )
     POISONED = (
         "poisoned",
-        "The workers that ran the part died, again and again.",
-        "The part took its worker down more than once and is kept for inspection: look at the page before a retry.",
+        "Several workers that ran the part died.",
+        "The part killed its worker more than once and is kept for inspection: look at the page before a retry.",
     )
     INTERNAL = (
         "internal",
         "Something unexpected happened.",
-        "A fault in Pecia itself; it is tried again, then please report it with the job's id.",
+        "A fault in Pecia itself; the fleet retries, then please report it with the job's id.",
         True,
     )
 
 
 class Failure(BaseModel):
-    """Why a job or part failed. Never holds text of the document."""
+    """Why a job or part failed. Contains no text of the document."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
@@ -157,11 +157,11 @@ class Failure(BaseModel):
     message: str
     """One sentence: the finding, and what to do."""
     attempt: int = 0
-    """The attempt that failed last; 0 for a job that failed before any part ran."""
+    """Number of the last failed attempt; 0 if the job failed before any part ran."""
 
     @property
     def retryable(self) -> bool:
-        """Whether the fleet tried again by itself before it gave up."""
+        """Whether the fleet retried automatically before it gave up."""
         return self.code.retryable
 
     @classmethod

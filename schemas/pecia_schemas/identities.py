@@ -1,7 +1,7 @@
-"""Whether two identities are of one patient: names, births and numbers compared as people compare them.
+"""Compares identities of patients by names, birth dates and numbers, tolerant of spelling and misreading.
 
-A claim is what one place of a page says of its patient. The table `_RULES` judges two claims; no two are the same by
-one sign alone.
+A claim is the identity of a patient in one place of a page. The table `_RULES` judges two claims; a single equal sign
+never makes them the same.
 """
 
 import datetime as dt
@@ -18,37 +18,37 @@ from pecia_schemas.bundles import Identity, IdentityPlace, IdentitySign, Likenes
 from pecia_schemas.misread import at_least, distance, shape_of
 
 Births = frozenset[dt.date]
-"""A date of birth, and what else it may be: of 03/04/1961 day and month are in doubt."""
+"""A date of birth with its other readings: in 03/04/1961, day and month may be swapped."""
 
 
 class Relation(StrEnum):
-    """How one sign of two claims compares."""
+    """Relation of one sign in two claims."""
 
     EQUAL = "E"
     PARTIAL = "P"
-    """Of names: one is an initial, a part or a masked form of the other."""
+    """For names: one is an initial, a part or a masked form of the other."""
     NEAR = "N"
-    """But for one letter or digit."""
+    """Equal except for one letter or digit."""
     APART = "A"
     MISSING = "-"
-    """One of the two lacks it."""
+    """One of the claims lacks the sign."""
 
     @property
     def contradicts(self) -> bool:
-        """Whether both have the sign and differ in it."""
+        """Whether both claims have the sign and differ in it."""
         return self in (Relation.NEAR, Relation.APART)
 
 
 _RULES: Final[tuple[tuple[str, str, str, Likeness], ...]] = (
-    # names, births, numbers: the first row that fits judges
+    # names, births, numbers: the first matching row decides
     ("EP", "EN", "E", Likeness.SAME),
     ("E", "E", "N-", Likeness.SAME),
     ("E", "-", "EN", Likeness.SAME),
     ("P", "-", "E", Likeness.SAME),
     ("N", "E-", "E", Likeness.SAME),
     ("-", "EN", "E", Likeness.SAME),
-    ("EPNA-", "A", "E", Likeness.UNKNOWN),  # one of the two was misread, or a record was mixed up
-    ("A", "EN-", "E", Likeness.UNKNOWN),  # married since, or the same
+    ("EPNA-", "A", "E", Likeness.UNKNOWN),  # misread, or records were mixed up
+    ("A", "EN-", "E", Likeness.UNKNOWN),  # married, or misread
     ("A", "EPNA-", "NA-", Likeness.DIFFERENT),
     ("EPN-", "A", "NA-", Likeness.DIFFERENT),
     ("N", "EN-", "A", Likeness.DIFFERENT),  # twins, brothers and sisters
@@ -60,18 +60,18 @@ _RULES: Final[tuple[tuple[str, str, str, Likeness], ...]] = (
 
 @dataclass(slots=True)
 class Claim:
-    """The signs of one patient, as they are compared."""
+    """The signs of one patient, in comparable form."""
 
     name: str = ""
     births: Births = frozenset()
     numbers: dict[str, set[str]] = field(default_factory=dict)
-    """Record numbers and personal insurance numbers, by the system that they are of."""
+    """Record numbers and personal insurance numbers, by their system."""
     policies: set[str] = field(default_factory=set)
-    """Insurance numbers that a family may share: they part no claims and make none the same."""
+    """Insurance numbers that a family may share. They neither separate claims nor make them the same."""
     places: list[IdentityPlace] = field(default_factory=list)
 
     def merge(self, other: "Claim") -> None:
-        """Take the signs of another claim that this one lacks, and a name that says more."""
+        """Add signs of another claim that this one lacks, and a more complete name."""
         if not self.name or (
             len(name_parts(other.name)) > len(name_parts(self.name))
             and name_relation(self.name, other.name) in "EP"
@@ -86,15 +86,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How two claims compare."""
+    """Result of comparing two claims."""
 
     likeness: Likeness
     contradicts: bool
-    """Whether a sign differs, and the others do not excuse it: a person has to look."""
+    """Whether a sign differs without excuse by the others, so that a person must check."""
 
 
 def compare(one: Claim, other: Claim) -> Comparison:
-    """Return how two claims compare, by the table."""
+    """Compare two claims by the table."""
     names = name_relation(one.name, other.name)
     births = birth_relation(one.births, other.births)
     numbers = number_relation(one.numbers, other.numbers)
@@ -114,7 +114,7 @@ def _judged(names: Relation, births: Relation, numbers: Relation) -> Comparison:
 
 
 def likeness_across(one: Claim, other: Claim) -> Likeness:
-    """Return whether two documents are of one patient: of near numbers none is taken for a misread one."""
+    """Return whether two documents belong to one patient. Near numbers do not count as misread here."""
     likeness = compare(one, other).likeness
     is_near = number_relation(one.numbers, other.numbers) is Relation.NEAR
     return Likeness.UNKNOWN if is_near and likeness is Likeness.SAME else likeness
@@ -127,9 +127,9 @@ def only_same(claim: Claim, known: Iterable[Claim]) -> int | None:
 
 
 def is_expected(expected: Claim, claim: Claim) -> bool:
-    """Return whether a document is of the patient whom the caller expects.
+    """Return whether a document belongs to the patient that the caller expects.
 
-    They are the same by the table, or equal in the one sign that the caller gave, if it gave no other.
+    That is so if the claims are the same by the table, or equal in the only sign that the caller gave.
     """
     told = []
     if expected.name:
@@ -142,7 +142,7 @@ def is_expected(expected: Claim, claim: Claim) -> bool:
 
 
 def claim_of(identity: Identity | Subject) -> Claim:
-    """Return an identity as a claim. Which system its numbers are of is told by their forms."""
+    """Return an identity as a claim. The form of a number determines its system."""
     numbers: dict[str, set[str]] = {}
     for written in identity.record_numbers:
         key = number_key(written)
@@ -155,7 +155,7 @@ def claim_of(identity: Identity | Subject) -> Claim:
 
 
 def identity_of(claim: Claim) -> Identity:
-    """Return a claim as it is stored: each value as it is written first."""
+    """Return a claim as an identity for storage, with the first spelling of each value."""
     texts: dict[IdentitySign, dict[str, str]] = {sign: {} for sign in IdentitySign}
     for place in claim.places:
         texts[place.sign].setdefault(number_key(place.text), place.text)
@@ -185,7 +185,7 @@ _HONORIFIC: Final = re.compile(r"(?<=[\uac00-\ud7a3]{2})\s*(님|씨|귀하|군|�
 
 @lru_cache(maxsize=4096)
 def name_parts(name: str) -> tuple[str, ...]:
-    """Return the words of a name without titles, accents and case; ü and ue are u, as in Müller, Mueller and Muller."""
+    """Return the words of a name without titles, accents and case. Müller, Mueller and Muller give the same words."""
     bare = _HONORIFIC.sub("", unicodedata.normalize("NFKC", name).strip())
     if _HANGUL.search(bare):
         return tuple(part for part in _PART.findall(bare) if part not in _TITLES)
@@ -201,7 +201,7 @@ def name_parts(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8192)
 def name_relation(one: str, other: str) -> Relation:  # noqa: PLR0911  a return for each way to write a name
-    """Return how two names compare, whichever comes first in them."""
+    """Return the relation of two names, in any order of their words."""
     parts, others = name_parts(one), name_parts(other)
     if not parts or not others:
         return Relation.MISSING
@@ -212,7 +212,7 @@ def name_relation(one: str, other: str) -> Relation:  # noqa: PLR0911  a return 
         return Relation.EQUAL
     if any(sign in "*○◯" for sign in "".join(parts + others)):
         return _masked("".join(parts), "".join(others))
-    if hangul:  # a letter of it is a syllable, and a family shares two of three
+    if hangul:  # each letter is a syllable, and a family may share two of three
         whole, against = "".join(parts), "".join(others)
         if min(len(whole), len(against)) == 1:
             return Relation.PARTIAL if whole[0] == against[0] else Relation.APART
@@ -221,8 +221,8 @@ def name_relation(one: str, other: str) -> Relation:  # noqa: PLR0911  a return 
 
 
 def _joined_alike(parts: tuple[str, ...], others: tuple[str, ...]) -> bool:
-    """Return whether both are one name but for its spaces, its order, and signs that a recogniser swaps."""
-    if len(parts) > 4 or len(others) > 4:  # noqa: PLR2004  or there are too many orders
+    """Return whether both names are equal except for spaces, order, and characters that a recogniser confuses."""
+    if len(parts) > 4 or len(others) > 4:  # noqa: PLR2004  more would have too many orders
         return shape_of("".join(parts)) == shape_of("".join(others))
     wanted = shape_of("".join(others))
     return any(shape_of("".join(order)) == wanted for order in permutations(parts))
@@ -244,7 +244,7 @@ def _words_relation(parts: list[str], others: list[str]) -> Relation:
             initials += 1
             parts.remove(part)
             others.remove(match)
-    if not (parts and others):  # a second name more, or less
+    if not (parts and others):  # one name has additional words
         if equal > 1 and not initials:
             return Relation.EQUAL
         return Relation.PARTIAL if equal else Relation.APART
@@ -278,7 +278,7 @@ _LETTERS_OF_HANGUL: Final = (
     "a,ae,ya,yae,eo,e,yeo,ye,o,wa,wae,oe,yo,u,wo,we,wi,yu,eu,ui,i",
     ",k,k,k,n,n,n,t,l,k,m,p,l,l,p,l,m,p,p,t,t,ng,t,t,k,t,p,t",
 )
-"""In Latin letters, in the order of Unicode: how a syllable begins, its vowel, how it ends."""
+"""Latin letters for Hangul in the order of Unicode: initial consonants, vowels, final consonants."""
 _ONSETS, _VOWELS, _CODAS = (letters.split(",") for letters in _LETTERS_OF_HANGUL)
 _SURNAMES: Final = dict(
     zip("이박최노임유우오", ["lee", "park", "choi", "noh", "lim", "yoo", "woo", "oh"], strict=True)
@@ -287,7 +287,7 @@ _SOUNDS_ALIKE: Final = (
     "oo>u ee>i ou>u yeo>io you>io eo>o eu>u ae>a ck>k g>k b>p d>t r>l j>ch oh>o ch>c y>i u>o oi>o e>a ii>i"
 )
 _SOUNDS: Final = [pair.split(">") for pair in _SOUNDS_ALIKE.split()]
-"""What one sound of Korean is written as in Latin letters, folded to one of its writings."""
+"""Latin spellings of the same Korean sound, with the one that replaces them."""
 
 
 def _latin(syllable: str) -> str:
@@ -302,7 +302,7 @@ def _sound(written: str) -> str:
 
 
 def _across_scripts(hangul: tuple[str, ...], latin: tuple[str, ...]) -> Relation:
-    """Return how a name in Hangul compares with one in Latin letters, by its sound."""
+    """Compare a name in Hangul with one in Latin letters by its sound."""
     whole = "".join(hangul)
     if not all(map(_HANGUL.match, whole)):
         return Relation.PARTIAL if any(sign in "*○◯" for sign in whole) else Relation.APART
@@ -316,7 +316,7 @@ def _across_scripts(hangul: tuple[str, ...], latin: tuple[str, ...]) -> Relation
 
 
 def birth_relation(one: Births, other: Births) -> Relation:
-    """Return how two dates of birth compare."""
+    """Return the relation of two dates of birth."""
     if not one or not other:
         return Relation.MISSING
     if one & other:
@@ -331,22 +331,22 @@ _LEAST_LONG: Final = 5
 
 @lru_cache(maxsize=4096)
 def number_key(written: str) -> str:
-    """Return a number in one spelling: no spaces or strokes, and a digit for each letter that looks like one."""
+    """Return a number in a uniform spelling: without spaces and strokes, with digits for similar letters."""
     return "".join(filter(str.isalnum, written.upper())).translate(_SAME_SHAPE)
 
 
 def is_personal(key: str) -> bool:
-    """Return whether an insurance number is of one person: those of Germany and of the NHS are."""
+    """Return whether an insurance number identifies one person, as those of Germany and of the NHS do."""
     return re.fullmatch(r"[A-Z\d]\d{9}", key) is not None
 
 
 def _form(key: str) -> str:
-    """Return the form of a number: those of one system have one form."""
+    """Return the form of a number. Numbers of one system have the same form."""
     return re.sub(r"\d", "9", key)
 
 
 def number_relation(one: Mapping[str, Iterable[str]], other: Mapping[str, Iterable[str]]) -> Relation:
-    """Return how the numbers of two claims compare: equal if they share one of any system."""
+    """Return the relation of two claims' numbers: equal if they share one of any system."""
     if {key for keys in one.values() for key in keys} & {key for keys in other.values() for key in keys}:
         return Relation.EQUAL
     pairs = [
@@ -362,7 +362,7 @@ def number_relation(one: Mapping[str, Iterable[str]], other: Mapping[str, Iterab
 
 
 def _is_near(one: str, other: str) -> bool:
-    """Return whether two that differ do so in one sign, which one of them has more, or another."""
+    """Return whether two different texts differ in one character: replaced, inserted or deleted."""
     place = next(
         (place for place, (sign, against) in enumerate(zip(one, other, strict=False)) if sign != against), -1
     )

@@ -1,4 +1,4 @@
-"""How this installation of Pecia gets an extra that it lacks."""
+"""The command that adds an extra to this installation of Pecia."""
 
 import json
 import shlex
@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 
 def install_command(extras: str) -> str:
-    """Return the shell command that adds extras to this installation, from the clone or the wheel that it was made of.
+    """Return the shell command that adds extras to this installation, from its original clone or wheel.
 
-    Pecia is on no package index. An origin that is not recorded, or gone, is called ./pecia.
+    Pecia is on no package index. ./pecia stands for an unknown or missing origin.
     """
     try:
         origin = json.loads(distribution("pecia").read_text("direct_url.json") or "{}")

@@ -17,15 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pecia_schemas import storable
 
 HEAD_BYTES = 1280
-"""How much of a file `sniff` wants to see."""
+"""Number of bytes that `sniff` needs."""
 
 
 MAX_SIDE = 30_000
-"""No page is wider or higher, in pixels, whatever its header says: encoders and models count sides in 16 bits."""
+"""Maximum width and height of a page in pixels, whatever its header says: encoders and models use 16-bit sides."""
 
 
 class MediaType(StrEnum):
-    """The files Pecia reads."""
+    """File types that Pecia reads."""
 
     PNG = "image/png"
     JPEG = "image/jpeg"
@@ -33,15 +33,15 @@ class MediaType(StrEnum):
     BMP = "image/bmp"
     GIF = "image/gif"
     TIFF = "image/tiff"
-    HEIC = "image/heic"  # HEIF with any codec but AV1
+    HEIC = "image/heic"  # HEIF with any codec except AV1
     AVIF = "image/avif"
-    JPEG2000 = "image/jp2"  # a bare codestream too
-    PPM = "image/x-portable-anymap"  # PBM and PGM too, as text or as bytes
+    JPEG2000 = "image/jp2"  # also a bare codestream
+    PPM = "image/x-portable-anymap"  # also PBM and PGM, as text or bytes
     PCX = "image/vnd.zbrush.pcx"
     PDF = "application/pdf"
     PILE = "application/vnd.pecia.pile"  # several files as one document, as the client packs them
     DICOM = "application/dicom"
-    MP4 = "video/mp4"  # QuickTime too
+    MP4 = "video/mp4"  # also QuickTime
     WEBM = "video/webm"
     MATROSKA = "video/x-matroska"
     AVI = "video/x-msvideo"
@@ -49,12 +49,12 @@ class MediaType(StrEnum):
 
     @property
     def is_single_image(self) -> bool:
-        """Whether it holds exactly one page, so that it needs no cutting."""
+        """Whether the file has exactly one page, so that it need not be cut."""
         return self.startswith("image/") and self is not MediaType.TIFF
 
     @property
     def is_video(self) -> bool:
-        """Whether it is captioned, not read."""
+        """Whether the file is captioned instead of read."""
         return self.startswith("video/")
 
 
@@ -72,20 +72,20 @@ _SIGNATURES = (
 )
 
 PILE_MARK: Final = "pecia-pile"
-"""The name of the first, empty file of a pile."""
+"""Name of the first, empty file of a pile."""
 _PILE: Final = re.compile(rb"PK\x03\x04.{22}\x0a\0..pecia-pile", re.DOTALL)
 
 _RIFF = {b"WEBP": MediaType.WEBP, b"AVI ": MediaType.AVI}
 _EBML = b"\x1a\x45\xdf\xa3"
 _EBML_BYTES = 64
 _DICOM_AT = 128
-# A PDF's first line is looked for in 1,024 bytes: mail and print systems put lines of theirs before it.
+# A PDF's first line is searched in 1,024 bytes: mail and print systems put other lines before it.
 _PDF: Final = re.compile(rb".{0,1019}?%PDF-", re.DOTALL)
 _PNM: Final = re.compile(rb"P[1-6]\s+(?:#[^\n]*\n\s*)*\d{1,9}\s+(?:#[^\n]*\n\s*)*\d{1,9}\s")
-# Without a preamble, as those files begin that archives cut from a transfer.
+# Without a preamble, as in files that archives extract from a transfer.
 _BARE_DICOM: Final = re.compile(
     rb"\x02\0\0\0UL\x04\0"  # the file's own group
-    rb"|\x08\0[\0-\x18]\0(?:CS|DA|TM|UI|UL)"  # the first of the others, with the kinds of values
+    rb"|\x08\0[\0-\x18]\0(?:CS|DA|TM|UI|UL)"  # the first other group, with value representations
     rb"|\x08\0(?:\0\0\x04\0\0\0|\x05\0.\0\0\0ISO|\x08\0.\0\0\0(?:ORIG|DERI)|\x16\0.\0\0\x001\.2\.)",
     re.DOTALL,
 )
@@ -95,11 +95,11 @@ _PATTERNS = (
     (_PNM, MediaType.PPM),
     (_BARE_DICOM, MediaType.DICOM),
 )
-"""Of files whose first bytes are few, common or not the first: what must follow."""
-# Mark, version, encoding, bits of a plane; sides; 0, planes.
+"""Patterns of files whose signature is too short, too common or not at the start."""
+# Signature, version, encoding, bits per plane; sides; 0, planes.
 _PCX: Final = re.compile(rb"\n[\0\x02\x03\x05]\x01[\x01\x02\x04\x08].{60}\0[\x01-\x04].{62}", re.DOTALL)
 _BMP_HEADERS = frozenset({12, 16, 40, 52, 56, 64, 108, 124})  # bytes of the second header
-_BOXES = (b"ftyp", b"moov", b"mdat", b"wide")  # what an MP4, or an old QuickTime file, may begin with
+_BOXES = (b"ftyp", b"moov", b"mdat", b"wide")  # first boxes of MP4 and old QuickTime files
 _AVIF_BRANDS = frozenset({b"avif", b"avis"})
 _HEIC_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"mif2", b"msf1"})
 _TS_PACKET, _TS_SYNC = 188, 0x47
@@ -107,7 +107,7 @@ _TS_PACKET, _TS_SYNC = 188, 0x47
 
 def sniff(head: bytes) -> MediaType | None:
     """Return the type of a file from its first `HEAD_BYTES` bytes, or None if Pecia does not read it."""
-    if _PILE.match(head):  # before what the files in it look like
+    if _PILE.match(head):  # before the types of its contents
         return MediaType.PILE
     if head[_DICOM_AT : _DICOM_AT + 4] == b"DICM":  # its preamble may look like a TIFF
         return MediaType.DICOM
@@ -125,7 +125,7 @@ def sniff(head: bytes) -> MediaType | None:
 
 
 def _sniff_container(head: bytes) -> MediaType | None:
-    """Tell films from each other and from photos, which may be files of boxes too: the first box names the brands."""
+    """Distinguish box-based videos and photos by the brands in their first box, and other videos."""
     if head[4:8] in _BOXES:
         end = min(int.from_bytes(head[:4], "big"), len(head))
         brands = head[8:12], *(head[at : at + 4] for at in range(16, end, 4))
@@ -140,7 +140,7 @@ def _sniff_container(head: bytes) -> MediaType | None:
 
 
 URL_SCHEMES = ("http://", "https://", "s3://")
-"""Prefixes of addresses that the fleet fetches; all else names a file of this machine."""
+"""Prefixes of addresses that the fleet fetches; other text names a file of this machine."""
 
 
 class PayloadRef(BaseModel):
@@ -149,19 +149,19 @@ class PayloadRef(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """Of its content; of an encrypted one the HMAC-SHA-256, which cannot be computed without the key."""
+    """Hash of the content; for an encrypted file the HMAC-SHA-256, which cannot be computed without the key."""
     size: int = Field(ge=0)
-    """Bytes, before encryption."""
+    """Size in bytes before encryption."""
     media_type: MediaType | None
-    """By its content; None if it is nothing that Pecia reads."""
+    """Type of the content; None if Pecia does not read it."""
     key: str | None = None
-    """The name of the key that its own is derived from; None: it is not encrypted."""
+    """Name of the key that the file's own key is derived from; None if not encrypted."""
     secret: str | None = Field(default=None, repr=False, exclude_if=lambda secret: secret is None)
-    """Its own key, which reads it: keep it as you keep the document. None: it is encrypted under `key`, or not."""
+    """Key of this file alone, which decrypts it: protect it like the document. None: encrypted under `key`, or not."""
 
 
 class UrlRef(BaseModel):
-    """A file that the fleet fetches. Its URL may reveal whom it is about, and give access to it: it is never shown."""
+    """A file that the fleet fetches. Its URL is never shown, as it may identify a patient and grant access."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -170,19 +170,19 @@ class UrlRef(BaseModel):
 
 
 _RANGE: Final = re.compile(r"\s*([0-9]{1,9})\s*(-)?\s*([0-9]{1,9})?\s*", re.ASCII)
-_FORM: Final = "pages are written like '1-3,7,9-': numbers from 1, ranges that go up, commas between them"
+_FORM: Final = "pages are written like '1-3,7,9-': numbers from 1, ascending ranges, separated by commas"
 
 
 @dataclass(frozen=True, slots=True)
 class PageRanges:
-    """Pages counted from 1, in their order, each once."""
+    """Pages counted from 1, in ascending order, each once."""
 
     ranges: tuple[tuple[int, int | None], ...]
-    """First and last page of each; the last may be open."""
+    """First and last page of each range; the last may be open."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what the text means, however it is ordered. Raises `ValueError`."""
+        """Return the parsed pages, given in any order. Raises `ValueError`."""
         if len(text) > storable.PAGES:
             raise storable.invalid(f"pages have at most {storable.PAGES:,} characters")
         ranges: list[tuple[int, int | None]] = []
@@ -205,26 +205,26 @@ class PageRanges:
 
     @property
     def last(self) -> int | None:
-        """The last page; None if there is none."""
+        """The last page; None if the last range is open."""
         return self.ranges[-1][1]
 
     def missing_from(self, count: int) -> int | None:
-        """Return the first of the pages that a document of so many pages does not have; None if it has them all."""
+        """Return the first selected page beyond a document's `count` pages; None if it has all of them."""
         beyond = (max(first, count + 1) for first, last in self.ranges if max(first, last or 0) > count)
         return next(beyond, None)
 
     def length(self, count: int) -> int:
-        """Return how many they are in a document of so many pages, which has them all."""
+        """Return the number of selected pages in a document with `count` pages, none of them missing."""
         return sum((count if last is None else last) - first + 1 for first, last in self.ranges)
 
     def indices(self, count: int) -> Iterator[int]:
-        """Yield them, counted from 0, in a document of so many pages, which has them all."""
+        """Yield page indices, counted from 0, in a document with `count` pages, none of them missing."""
         for first, last in self.ranges:
             yield from range(first - 1, count if last is None else last)
 
 
 def _folded(ranges: Sequence[tuple[int, int | None]]) -> Iterator[tuple[int, int | None]]:
-    """Yield the ranges, sorted by their first page, overlapping and touching ranges joined."""
+    """Yield the ranges, already sorted by first page, with overlapping and adjacent ones joined."""
     first, last = ranges[0]
     for other, end in ranges[1:]:
         if last is None or other <= last + 1:
@@ -236,7 +236,7 @@ def _folded(ranges: Sequence[tuple[int, int | None]]) -> Iterator[tuple[int, int
 
 
 class Ordinals:
-    """Ordinals of parts, counted from 0, kept as ranges: a million of them in a row are two numbers."""
+    """Ordinals of parts, counted from 0, stored as ranges: a million consecutive ones take two numbers."""
 
     def __init__(self, ordinals: Iterable[int] = ()) -> None:
         self._firsts: list[int] = []
@@ -246,7 +246,7 @@ class Ordinals:
 
     @classmethod
     def parse(cls, text: str, most: int) -> Self:
-        """Return those of pages counted from 1, none beyond `most`. Raises `ValueError`."""
+        """Return ordinals for pages counted from 1, none beyond `most`. Raises `ValueError`."""
         ranges = PageRanges.parse(text)
         if ranges.last is None or ranges.last > most:
             raise storable.invalid(f"pages end at {most:,} at the latest")
@@ -257,7 +257,7 @@ class Ordinals:
         return parsed
 
     def add(self, ordinal: int) -> None:
-        """Put one more among them."""
+        """Add an ordinal."""
         after = bisect_right(self._firsts, ordinal)
         if after and ordinal <= self._lasts[after - 1]:
             return
@@ -275,14 +275,14 @@ class Ordinals:
             self._lasts.insert(after, ordinal)
 
     def copy(self) -> Self:
-        """Return the same, to be added to."""
+        """Return a copy that can be changed."""
         copied = type(self)()
         copied._firsts, copied._lasts = self._firsts.copy(), self._lasts.copy()  # noqa: SLF001  of this class
         return copied
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """First and last of each range, in order."""
+        """First and last ordinal of each range, in order."""
         return list(zip(self._firsts, self._lasts, strict=True))
 
     def __contains__(self, ordinal: int) -> bool:
@@ -293,7 +293,7 @@ class Ordinals:
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     def written(self, most: int) -> str:
-        """Return them as pages, counted from 1: as many of the first ranges as so many characters hold."""
+        """Return pages, counted from 1: as many of the first ranges as fit into `most` characters."""
         text = str(PageRanges(tuple((first + 1, last + 1) for first, last in self.ranges)))
         return text if len(text) <= most else text[:most].rpartition(",")[0]
 
@@ -339,11 +339,11 @@ class Pile:
 
 
 GROUP = "pecia.pages"
-"""The entry points by which the light client finds the decoders."""
+"""Entry point group by which the light client finds the decoders."""
 
 
 class Encoding(StrEnum):
-    """How a picture's pixels are compressed."""
+    """Compression of a picture's pixels."""
 
     RGB = "rgb"
     """JPEG in colour."""
@@ -355,37 +355,37 @@ class Encoding(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One page as the fleet's decoders draw it for a client's searchable PDF: as it was read, upright and level."""
+    """A page drawn by the fleet's decoders for a client's searchable PDF, as it was read: upright and level."""
 
     encoding: Encoding
     data: bytes
-    """Pixels alone: what else the file held, such as where a photo was taken, is not in it."""
+    """Only pixels, without metadata of the file such as the location of a photo."""
     width: int
     height: int
     dpi: float | None
-    """Pixels per inch of the paper; None: the document does not state its size."""
+    """Pixels per inch of paper; None if the document does not state its size."""
 
 
 class NoPictureError(Exception):
-    """This page cannot be decoded; the others may."""
+    """The page cannot be decoded; other pages may be."""
 
 
 class PagePictures(Protocol):
-    """The pages of one open document."""
+    """Pages of an open document."""
 
     def __call__(self, number: int, *, rotation: int, skew: float) -> Picture:
-        """Return a page (counted from 1) turned clockwise as it was when it was read. Raises `NoPictureError`."""
+        """Return a page (counted from 1) with the clockwise rotation used for reading. Raises `NoPictureError`."""
         ...
 
 
 class OpenPictures(Protocol):
-    """What an entry point of the group `pecia.pages` is."""
+    """Type of an entry point in the group `pecia.pages`."""
 
     def __call__(
         self, document: Path, *, password: SecretStr | None, quality: int
     ) -> AbstractContextManager[PagePictures]:
-        """Open a document to draw its pages, as JPEG of that quality (1 to 95) where they are not bilevel.
+        """Open a document to draw its pages, as JPEG of the given quality (1 to 95) unless they are bilevel.
 
-        Raises `ValueError` if a setting has no meaning, `ChildProcessError` if nothing can be decoded here.
+        Raises `ValueError` for an invalid setting, `ChildProcessError` if nothing can be decoded on this machine.
         """
         ...

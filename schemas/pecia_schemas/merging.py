@@ -1,4 +1,4 @@
-"""The fields of a document's pages as one object, with every leaf's pages, places and conflicts."""
+"""Merges the fields of a document's pages into one object, with the pages, places and conflicts of each leaf."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pecia_schemas.blocks import Grounding, MergeRule, Standing
 
 
 class Filled(NamedTuple):
-    """What one page has of a property."""
+    """Value of one property on one page."""
 
     page: int
     value: Any
     grounding: Mapping[str, Grounding]
-    """Of the page's leaves, by path."""
+    """Grounding of the page's leaves, by path."""
     path: str
-    """Where on that page."""
+    """Path of the property on the page."""
 
     def inner(self, name: str | int) -> Filled:
-        """Return one of its properties, or items."""
+        """Return a property or an item of the value."""
         return self._replace(value=self.value[name], path=pointer(self.path, name))
 
     def leaf(self, path: str) -> Grounding:
-        """Return a leaf's grounding at another path."""
+        """Return the grounding of a leaf, at another path."""
         known = self.grounding.get(self.path) or Grounding(path=path, value=self.value)
         return known.model_copy(update={"path": path, "value": self.value, "pages": (self.page,)})
 
@@ -37,9 +37,9 @@ def pointer(path: str, name: str | int) -> str:
 def merged(
     pages: Sequence[tuple[int, dict[str, Any], Sequence[Grounding]]], rules: Mapping[str, MergeRule]
 ) -> tuple[dict[str, Any] | None, tuple[Grounding, ...]]:
-    """Return the pages' fields as one object, and its leaves. `rules`: by JSON pointer, other than the usual ones.
+    """Return the pages' fields as one object, and its leaves. `rules` overrides the merging, by JSON pointer.
 
-    Objects are merged by property, lists are laid end to end, of single values that stands which most pages have.
+    Objects are merged by property and lists are concatenated; of single values, the one on most pages is taken.
     """
     if not pages:
         return None, ()
@@ -53,11 +53,11 @@ def lacking(
     pages: Mapping[int, Mapping[str, Any] | None],
     missing: Mapping[int, Collection[str]],
 ) -> tuple[Grounding, ...]:
-    """Return a leaf for each list of a document that lacks rows; one for all its fields if no page has any.
+    """Return a leaf for each list of a document that lacks rows, or one for all its fields if no page has any.
 
-    `pages`: the fields of each page that may have some; None: they are not known. `missing`: by page, the JSON pointers
-    of lists that have fewer rows than stand on it, or the empty one, which is all lists. Between two pages that gave
-    rows, a page that gave none lacks them.
+    `pages` has the fields of each page that may have some; None if unknown. `missing` has, by page, the JSON pointers
+    of lists with fewer rows than the page, or the empty pointer for all lists. A page without rows between two pages
+    with rows also lacks them.
     """
     if value is None:
         return (Grounding(path="", value=None, lacking=tuple(pages)),) if pages else ()
@@ -78,7 +78,7 @@ def lacking(
 
 
 def _lists(value: Any, path: str) -> Iterator[str]:
-    """Yield the pointers of the lists that stand in no other list."""
+    """Yield the pointers of the lists that are not inside another list."""
     if isinstance(value, list):
         yield path
     elif isinstance(value, dict):
@@ -87,7 +87,7 @@ def _lists(value: Any, path: str) -> Iterator[str]:
 
 
 def _at(value: Any, path: str) -> Any:
-    """Return what an object has there; None if nothing."""
+    """Return the value at this path, or None."""
     for name in path.split("/")[1:]:
         value = value.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(value, Mapping) else None
     return value
@@ -136,7 +136,7 @@ def _all(path: str, given: Sequence[Filled]) -> tuple[list[Any], list[Grounding]
 
 
 def _sum(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
-    """Add the numbers; what stands for the sum is the least sure of them."""
+    """Add the numbers. The sum gets the grounding of the least certain one."""
     leaves = [leaf for one in given for leaf in _leaves(one, path) if type(leaf.value) in (int, float)]
     total = sum(leaf.value for leaf in leaves)
     if not leaves:
@@ -180,9 +180,9 @@ def _agreed(path: str, given: Sequence[Filled]) -> tuple[Any, list[Grounding]]:
 
 
 def _weight(one: Filled) -> int:
-    """Return what a page's word counts: as many as all other pages if a witness agrees, less if it does not.
+    """Return the weight of a page's value: more than all other pages if a witness agrees, less if it does not.
 
-    What a person has seen to stands before all.
+    A value that a person has confirmed outweighs all others.
     """
     leaf = one.grounding.get(one.path)
     standing = leaf.standing if leaf else None
@@ -190,7 +190,7 @@ def _weight(one: Filled) -> int:
 
 
 def _leaves(one: Filled, path: str) -> Iterator[Grounding]:
-    """Yield what a page has there, leaf by leaf, at another path."""
+    """Yield the leaves of a page's value, at another path."""
     if isinstance(one.value, dict):
         for name in one.value:
             yield from _leaves(one.inner(name), pointer(path, name))

@@ -1,13 +1,13 @@
-"""What travels through Redis, and under which names.
+"""Messages, lists and channels in Redis.
 
-A message is `{"part": <uuid>, "lane": <lane>, "cost": <tokens>, "flow": <uuid>}`; of a job that is traced also
-`"trace": <traceparent>`; of a part on which workers died, `"deaths": <how many>`. It waits in the list
-`<stage>.<lane>`; behind a turn of its flow in `<stage>.<lane>:<flow>`, for which `{"flow": <uuid>}` stands in the list
-of the lane; or, if a worker died on its part, in `<stage>.quarantine`.
-A list is a window: it holds a bounded number of messages, and more parts wait in Postgres until there is room.
-Nothing else ever goes into Redis: no document, no file name, no metadata. `publish` is the only way in; the broker
-transport of the workers is the only way out and builds the Celery envelope itself, so that no message can name a task
-or its arguments.
+A message is `{"part": <uuid>, "lane": <lane>, "cost": <tokens>, "flow": <uuid>}`. The message of a traced job also has
+`"trace": <traceparent>`, and that of a part on which workers died `"deaths": <how many>`. It waits in the list
+`<stage>.<lane>`; or, if its flow has a full turn there, in `<stage>.<lane>:<flow>`, for which the lane's list has a
+marker `{"flow": <uuid>}`; or, if a worker died on its part, in `<stage>.quarantine`.
+A list is a window: it has a maximum number of messages, and more parts wait in Postgres until it has capacity.
+Nothing else is stored in Redis: no document, file name or metadata. Only `publish` writes messages. Only the workers'
+broker transport reads them; it builds the Celery envelope itself, so that no message can name a task or its
+arguments.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
 
 CANCEL_CHANNEL = "pecia:cancelled"
-"""Pub/sub: ids of jobs that were cancelled, so that workers abort their parts at once."""
+"""Pub/sub channel for ids of cancelled jobs, so that workers abort their parts at once."""
 
 WAKEUP_TTL_MS = 1_000
-"""A wake-up key that no worker took within this time expires; workers look every second anyway."""
+"""Lifetime of a wake-up key. Workers poll every second anyway."""
 
 WAKEUP_PREFIX = "pecia:bell:"
 STANDING_PREFIX = "pecia:standing:"
 
 TURN = 32
-"""Most messages of one flow that stand in a lane's list: a document of so many pages is read in one go."""
+"""Maximum number of a flow's messages in a lane's list: a document of so many pages is read in one turn."""
 
 WINDOW = 20_000
-"""Most messages of a stage and lane that wait in Redis, unless a setting says otherwise."""
+"""Default maximum number of messages of a stage and lane in Redis."""
 
 BEHIND_TURNS = "#"
-"""Of a lane's hash: how many messages stand behind turns, less the markers for them."""
+"""Field of a lane's hash: number of messages in the flows' own lists, minus their markers."""
 IN_POSTGRES = "+"
-"""Of a lane's hash: there if parts wait in Postgres for room in the lane."""
+"""Field of a lane's hash: set if parts wait in Postgres for capacity in the lane."""
 
 _MESSAGES_PER_SCRIPT = 500
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
@@ -55,76 +55,76 @@ _PUBLISH = files("pecia_schemas").joinpath("publish.lua").read_text(encoding="ut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartMessage:
-    """One part on its way to a worker; `cost` in tokens of the engine's budget."""
+    """Message about one part; `cost` is in tokens of the engine's budget."""
 
     part: UUID
     stage: Stage
     lane: Lane
     cost: int
     flow: UUID
-    """With what it takes turns as one: its job, or all jobs that share a value of their metadata."""
+    """Id of the flow whose parts take turns as one: a job, or all jobs with the same value of a metadata key."""
     deaths: int = 0
-    """Workers that died on it: more than none, and it waits in quarantine."""
+    """Number of workers that died on the part. If it is not 0, the part waits in quarantine."""
     traceparent: str | None = None
-    """The span its job was submitted in."""
+    """The span in which the part's job was submitted."""
 
     @property
     def queue(self) -> str:
-        """The Redis list this message waits in, or behind."""
+        """Name of the Redis list for this message, or of the lane's list in front of its flow's list."""
         return quarantine_name(self.stage) if self.deaths else queue_name(self.stage, self.lane)
 
     def encode(self) -> str:
-        """Return the bytes on the wire, as text."""
+        """Return the message as JSON text, as stored in Redis."""
         trace = f',"trace":{_COMPACT.encode(self.traceparent)}' if self.traceparent else ""
         deaths = f',"deaths":{self.deaths}' if self.deaths else ""
         return f'{{"part":"{self.part}","lane":"{self.lane}","cost":{self.cost},"flow":"{self.flow}"{trace}{deaths}}}'
 
 
 def queue_name(stage: Stage, lane: Lane) -> str:
-    """Return the Redis list in which parts of this stage and lane wait."""
+    """Return the name of the Redis list for parts of this stage and lane."""
     return f"{stage}.{lane}"
 
 
 def rest_name(queue: str, flow: UUID | str) -> str:
-    """Return the list in which a flow's messages wait that are more than a turn."""
+    """Return the name of the list for a flow's messages beyond one turn."""
     return f"{queue}:{flow}"
 
 
 def marker(flow: UUID | str) -> str:
-    """Return what stands in a lane's list for the messages of a flow that are more than a turn."""
+    """Return the marker in a lane's list for a flow's messages beyond one turn."""
     return _COMPACT.encode({"flow": str(flow)})
 
 
 def standing_name(queue: str) -> str:
-    """Return the hash that counts how many messages of each flow stand in a lane's list."""
+    """Return the name of the hash that counts the messages of each flow in a lane's list."""
     return STANDING_PREFIX + queue
 
 
 def quarantine_name(stage: Stage) -> str:
-    """Return the list in which parts wait on which a worker died."""
+    """Return the name of the list for parts on which a worker died."""
     return f"{stage}.quarantine"
 
 
 def wakeup_key(stage: Stage) -> str:
-    """Return the list that producers push to, so that an idle worker of this stage wakes at once."""
+    """Return the list to which producers push so that an idle worker of this stage wakes at once."""
     return WAKEUP_PREFIX + stage
 
 
 def job_channel(job_id: UUID) -> str:
-    """Return the pub/sub channel on which the job's state is announced after every commit."""
+    """Return the pub/sub channel on which the job's state is announced after each commit."""
     return f"pecia:job:{job_id}"
 
 
 def reserve_of(window: int) -> int:
-    """Return by how many messages the relay may exceed a window."""
+    """Return the number of messages by which the relay may exceed a window."""
     return max(1, window // 10)
 
 
 def publish(redis: Redis, messages: Iterable[PartMessage], *, window: int = WINDOW) -> list[PartMessage]:
-    """Queue the messages in order, push each stage's wake-up key, and return those that found no room; one round trip.
+    """Queue the messages in order, push the wake-up key of each stage, and return messages that a full list refused.
 
-    Raises `redis.RedisError` if Redis is away; then some of the messages may have been queued. Publishing a part
-    twice is harmless: the ledger hands it out once.
+    Takes one round trip. Raises `redis.RedisError` if Redis is unavailable; some of the messages may have been queued.
+    Publishing a part twice is harmless, because the ledger hands it out only once.
     """
     with redis.pipeline(transaction=False) as pipe:
         sent = enqueue(pipe, messages, window=window)
@@ -134,9 +134,9 @@ def publish(redis: Redis, messages: Iterable[PartMessage], *, window: int = WIND
 def enqueue(
     pipe: Pipeline | AsyncPipeline, messages: Iterable[PartMessage], *, window: int, reserve: int = 0
 ) -> list[list[PartMessage]]:
-    """Put the calls of `publish` on a pipeline, for asynchronous callers; return the messages of each call.
+    """Add the calls of `publish` to a pipeline, for asynchronous callers. Return the messages of each call.
 
-    The relay alone has a reserve, and publishes what others left to it.
+    Only the relay has a reserve; it publishes messages that other publishers could not.
     """
     queues: defaultdict[tuple[Stage, str], list[PartMessage]] = defaultdict(list)
     for message in messages:
@@ -150,12 +150,12 @@ def enqueue(
         for start in range(0, len(waiting), _MESSAGES_PER_SCRIPT):
             some = waiting[start : start + _MESSAGES_PER_SCRIPT]
             pairs = [text for message in some for text in (str(message.flow), message.encode())]
-            # The script each time: a restarted Redis knows none.
+            # Sends the script each time, because a restarted Redis has lost it.
             pipe.eval(_PUBLISH, len(keys), *keys, *limits, *pairs)
             sent.append(some)
     return sent
 
 
 def refused(sent: Iterable[Sequence[PartMessage]], replies: Iterable[Iterable[int]]) -> list[PartMessage]:
-    """Return the messages that found no room, by what Redis replied to what `enqueue` has put on a pipeline."""
+    """Return the messages that Redis refused, by its replies to the calls that `enqueue` has added to a pipeline."""
     return [some[index] for some, reply in zip(sent, replies, strict=True) for index in reply]

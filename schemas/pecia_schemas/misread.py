@@ -1,4 +1,4 @@
-"""Signs that a recogniser takes for each other, and how far apart two words are."""
+"""Characters that a recogniser confuses with each other, and the edit distance of two words."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ _SHAPE: Final = str.maketrans("01ij|58μß$", "olllls8ubs")
 
 
 def shape_of(key: str) -> str:
-    """Return a key with one sign for all that a recogniser takes for each other."""
+    """Return a key with all characters of a confusable group replaced by the same one."""
     key = key.translate(_SHAPE)
     for signs, one in _SHAPES:
         key = key.replace(signs, one)
@@ -15,12 +15,12 @@ def shape_of(key: str) -> str:
 
 
 def at_least(one: str, other: str) -> int:
-    """Return what their distance cannot be below, by the signs that both have."""
+    """Return a lower bound of the edit distance, by the characters that both words have."""
     return max(len(one), len(other)) - sum(min(one.count(sign), other.count(sign)) for sign in set(one))
 
 
 def distance(one: str, other: str) -> int:
-    """Return the signs to insert, delete or replace."""
+    """Return the edit distance: the number of characters to insert, delete or replace."""
     row = list(range(len(other) + 1))
     for number, sign in enumerate(one, 1):
         before, row[0] = row[0], number

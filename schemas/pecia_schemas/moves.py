@@ -1,11 +1,11 @@
-"""Every change of state of a part or a job: state, times, event, counters, summary and callbacks move together.
+"""State changes of parts and jobs: state, times, event, counters, summary and callbacks change together.
 
-Callbacks are promised under the job's lock when its events are written: the newest event gives the notice its place
-among those of the job.
+Callbacks are queued under the job's lock when its events are written; the newest event determines the order of a
+notice among those of the job.
 
-But for the client that creates a job, nothing else writes `parts.state`, `jobs.state`, the counters of jobs or new
-`job_events`. Callers lock jobs before parts, each in the order of ids, always FOR NO KEY UPDATE, so that no two
-transactions wait for each other in a circle.
+Only this module, and the client that creates a job, write `parts.state`, `jobs.state`, the counters of jobs or new
+`job_events`. Callers lock jobs before parts, each in the order of ids, always FOR NO KEY UPDATE, so that transactions
+cannot deadlock.
 """
 
 import json
@@ -29,14 +29,14 @@ _DATA = f"""
 
 
 def id_from(*expressions: str) -> str:
-    """Return SQL for the id that follows from these expressions: a UUID of version 8, by SHA-256."""
+    """Return SQL for an id that is determined by these expressions: a UUID of version 8, by SHA-256."""
     name = " || ' ' || ".join(f"CAST({each} AS text)" for each in expressions)
     digest = f"encode(substring(sha256(convert_to({name}, 'UTF8')) FOR 16), 'hex')"
     return f"CAST(overlay(overlay({digest} PLACING '8' FROM 13) PLACING 'a' FROM 17) AS uuid)"
 
 
 def _subscribed(job: str, event: str) -> str:
-    """Return SQL for whether an endpoint subscribes to an event of a job: two look-ups in an index."""
+    """Return SQL for whether an endpoint subscribes to an event of a job, with two index lookups."""
     live = f"disabled_at IS NULL AND {event} = ANY(events)"
     return f"""(
         EXISTS (SELECT FROM endpoints WHERE tenant = {job}.tenant AND {live})
@@ -46,17 +46,17 @@ def _subscribed(job: str, event: str) -> str:
 
 _PART_DONE = "'part.done'"
 NOTIFIES_PARTS = f"(coalesce(webhook->'events' ? {_PART_DONE}, false) OR {_subscribed('jobs', _PART_DONE)})"
-"""Whether a receiver subscribes to the parts of a job, as an expression over its row."""
+"""SQL expression over a row of `jobs`: whether a receiver subscribes to the job's parts."""
 
 
 def _promising(
     jobs: str, event: str, *, part: str = "", at: str, sequence: str, number: str, more: str = ""
 ) -> TextClause:
-    """Return the statement that promises notices of an event: what it writes does not grow with the endpoints.
+    """Return the statement that queues notices of an event; its writes do not grow with the number of endpoints.
 
-    The job's own webhook gets a delivery, all endpoints together a notice, from which the webhook worker makes theirs.
-    Without a subscriber nothing is written. An id follows from job, event, part and `number`: after a failover that has
-    lost the commit, the same event gets the same id.
+    The job's own webhook gets a delivery. All endpoints together get a notice, from which the webhook worker makes
+    their deliveries. Without a subscriber nothing is written. An id is determined by job, event, part and `number`:
+    after a failover that has lost the commit, the same event gets the same id.
     """
     name = id_from("job.id", "noticed.type", "part.id" if part else "''", number)
     return text(
@@ -91,11 +91,11 @@ PROMISE_CALLBACKS = _promising(
     sequence="SELECT max(sequence) FROM job_events WHERE job_events.job_id = job.id",
     number="endings",
 )
-"""Takes `job_ids`; promises a notice of how each of these jobs has ended. The body is a `JobNotice`."""
+"""Takes `job_ids`; queues a notice of the end of each of these jobs. The body is a `JobNotice`."""
 
 
 def _promising_parts(event: str, *, at: str, number: str, more: str = "", of_each: str = "") -> TextClause:
-    """Return the statement that takes `part_ids` and promises notices of this event of theirs; `of_each` of several."""
+    """Return the statement that queues notices of an event of `part_ids`; `of_each` makes several notices of a part."""
     return _promising(
         "id IN (SELECT job_id FROM parts WHERE id = ANY(:part_ids))",
         f"'{event}'",
@@ -114,12 +114,12 @@ def _promising_parts(event: str, *, at: str, number: str, more: str = "", of_eac
 
 
 PROMISE_PARTS = _promising_parts("part.done", at="part.done_at", number="endings")
-"""Takes `part_ids`, which are done; promises a notice of each."""
+"""Takes `part_ids` of parts that are done; queues a notice of each."""
 
 _REVISION = "'revision', (SELECT max(number) FROM revisions WHERE part_id = part.id), "
 _LAST_REVISION = "(SELECT id FROM revisions WHERE part_id = part.id ORDER BY number DESC LIMIT 1)"
 PROMISE_REVISED = _promising_parts("result.revised", at="now()", number=_LAST_REVISION, more=_REVISION)
-"""The same of pages that a person has just reviewed: a review that is made again after a loss is another one."""
+"""Takes `part_ids` of pages that were just reviewed; queues a notice of each. Repeated reviews get other ids."""
 
 _PROMISE_READY = _promising_parts(
     "document.ready",
@@ -139,7 +139,7 @@ def _listed(states: Iterable[PartState]) -> str:
 _COUNTED = [state for state in PartState if state.is_terminal]
 _OVER = _listed(_COUNTED)
 OPEN: Final = _listed(state for state in PartState if not state.is_terminal)
-"""SQL: the states of a part that is not over."""
+"""SQL: the states of a part that has not ended."""
 _CHANGES = ", ".join(
     f"count(*) FILTER (WHERE stage <> 'ingest' AND state = '{state}')"
     f" - count(*) FILTER (WHERE stage <> 'ingest' AND former = '{state}') AS {state}"
@@ -179,20 +179,20 @@ def moving(
     beside: str = "",
     answer: str = "SELECT id FROM moved",
 ) -> TextClause:
-    """Return the statement that moves parts, writes an event for each and counts ended parts in their jobs.
+    """Return the statement that moves parts, writes an event for each, and counts ended parts in their jobs.
 
-    The jobs whose parts end, or are opened again, are locked by the caller. An ingest is no part of its job's total: it
-    sets the total, to 0 if the document could not be cut, and takes it back when it runs again.
+    The caller locks the jobs whose parts end or are reopened. An ingest part is not counted in its job's total: it
+    sets the total, to 0 if the document could not be cut, and unsets it when it runs again.
 
     Args:
-        chosen: Common table expressions. The last, `chosen`, has the parts, locked: `id`, `former` and `state`, the
+        chosen: Common table expressions. The last, `chosen`, has the locked parts: `id`, `former` and `state`, the
             states before and after, and `reason`, for the event.
-        sets: Further columns of `parts` to set, as `SET` takes them.
+        sets: Further columns of `parts` to set, in the form of `SET`.
         kept: Columns of `chosen` that `beside` and `answer` need.
-        begins: Whether the parts' jobs begin, if they are queued. One that another transaction has locked begins later.
-        ends: Whether parts may end by it, or be opened again.
+        begins: Whether the parts' queued jobs begin. A job that another transaction has locked begins later.
+        ends: Whether parts may end or be reopened.
         beside: Further common table expressions, which see the parts as `moved`.
-        answer: What the statement returns.
+        answer: The query of the statement's result.
     """
     return text(
         f"""
@@ -235,9 +235,9 @@ NOTIFY_REVISED: Final = """
     INSERT INTO job_events (job_id, part_id, state, actor, reason)
     VALUES (:job_id, :part_id, 'done', :actor, 'revised')
 """
-"""SQL: that a person has corrected a part's reading, which stays done."""
+"""SQL: records that a person has corrected a part's reading. The part stays done."""
 
-# A job that was locked while its first part was claimed has not begun yet.
+# Begins jobs that were locked while their first part was claimed.
 BEGIN_JOBS = text(
     """
     WITH begun AS (
@@ -250,11 +250,11 @@ BEGIN_JOBS = text(
 """Takes `job_ids` and `actor`; begins those of the jobs that are queued."""
 
 IS_HELD: Final = f"stage IN ({', '.join(map(repr, map(str, AWAITED)))})"
-"""SQL: whether a part is of a stage that waits for another."""
+"""SQL condition: the part is of a stage that waits for another."""
 
 
 def awaited_by(part: str) -> str:
-    """Return SQL for the stage that a part of such a stage waits for."""
+    """Return SQL for the stage that a held part waits for."""
     cases = " ".join(f"WHEN '{stage}' THEN '{awaited}'" for stage, awaited in AWAITED.items())
     return f"CASE {part}.stage {cases} END"
 
@@ -263,9 +263,9 @@ RELEASABLE: Final = f"""
     held.state = 'held' AND NOT EXISTS (
         SELECT FROM parts WHERE job_id = held.job_id AND stage = {awaited_by("held")} AND state IN {OPEN})
 """
-"""SQL: whether a row of `parts`, called `held`, waits for parts that are over."""
+"""SQL condition: a row of `parts`, named `held`, waits only for parts that have ended."""
 
-# A held part is queued once the parts that it waits for are over, or ended if none of them has a result.
+# A held part is queued once the parts that it waits for have ended, or cancelled if none of them has a result.
 _RELEASE = moving(
     f"""
     chosen AS (
@@ -281,7 +281,7 @@ _RELEASE = moving(
     sets="run_at = now()",
 )
 
-# A failed job carries the failure of its first failed part, so that the caller need not look further.
+# A failed job gets the failure of its first failed part, so that the caller need not search for it.
 _FINISH = text(
     """
     WITH finished AS (
@@ -304,7 +304,7 @@ _FINISH = text(
     """
 )
 
-# One that expired gets all the time it needs.
+# A job that had expired gets no new time limit.
 REOPEN_JOB = text(
     """
     WITH reopened AS (
@@ -316,7 +316,7 @@ REOPEN_JOB = text(
     INSERT INTO job_events (job_id, state, actor, reason) SELECT id, 'queued', :actor, 'retry' FROM reopened
     """
 )
-"""Takes `job_id` and `actor`; queues a job that was over, once parts of it are queued again."""
+"""Takes `job_id` and `actor`; queues an ended job, after parts of it were queued again."""
 
 COUNTED: Final = f"""
     SELECT jobs.id,
@@ -329,9 +329,9 @@ COUNTED: Final = f"""
     WHERE {{which}}
     GROUP BY jobs.id
 """  # noqa: S608  a constant
-"""SQL with a place for a condition: the counters that jobs should have, and how many of their parts are open."""
+"""SQL with a placeholder for a condition: the right counters of jobs, and the number of their open parts."""
 
-# A document that is not split yet has no total; a document that cannot be split any more has 0.
+# A document that is not cut yet has no total; one that cannot be cut any more has 0.
 _RECOUNT = text(
     f"""
     WITH counted AS ({COUNTED.format(which="jobs.id = ANY(CAST(:job_ids AS uuid[]))")})
@@ -360,7 +360,7 @@ CUT_JOB = text(
 
 
 class Connection(Protocol):
-    """What a transaction is made on: by the fleet with SQLAlchemy, by clients without."""
+    """Connection of a transaction: SQLAlchemy's in the fleet, another one in clients."""
 
     def execute(self, statement: TextClause, parameters: dict[str, Any], /) -> Any:
         """Run a statement and return its rows."""
@@ -370,19 +370,19 @@ class Connection(Protocol):
 def end_jobs(
     connection: Connection, job_ids: Collection[UUID], *, state: JobState, actor: str, reason: str | None
 ) -> None:
-    """Cancel the open parts of jobs, which are locked, and give the jobs this state, which ends them."""
+    """Cancel the open parts of these locked jobs, and end the jobs with this state."""
     values = {"job_ids": list(job_ids), "actor": actor, "reason": reason}
     connection.execute(_END_PARTS, values)
     connection.execute(_END_JOBS, values | {"state": state})
 
 
 def promise_callbacks(connection: Connection, job_ids: Collection[UUID]) -> None:
-    """Promise the callbacks of jobs that have ended in this transaction."""
+    """Queue the callbacks of jobs that have ended in this transaction."""
     connection.execute(PROMISE_CALLBACKS, {"job_ids": list(job_ids)})
 
 
 def promise_ready(connection: Connection, part_id: UUID, split: Split, before: Split | None = None) -> None:
-    """Promise a notice of each document of a split that is not in conflict, if there was none with its pages before."""
+    """Queue a notice of each document of a split without conflict, unless the former split had it with these pages."""
     known = {part.pages for part in before.documents if not part.has_conflict} if before else set()
     ready = [part for part in split.documents if not part.has_conflict and part.pages not in known]
     if ready:
@@ -393,11 +393,11 @@ def promise_ready(connection: Connection, part_id: UUID, split: Split, before: S
 def settle(
     connection: Connection, job_ids: Collection[UUID], *, actor: str, releases: bool = True
 ) -> dict[UUID, JobState]:
-    """Release parts whose awaited parts are over, end the jobs whose parts are, and return how these ended.
+    """Release held parts whose awaited parts have ended, end the jobs whose parts have, and return how these ended.
 
-    The caller holds the jobs' locks. A job that is not cut yet (`total` unknown) goes on; a job that could not be cut
-    (`total` 0) has failed, or was cancelled if its ingest was. `releases`: whether a part may have ended for which
-    another waits.
+    The caller holds the jobs' locks. A job that is not cut yet (`total` unknown) continues. A job that could not be cut
+    (`total` 0) has failed, or is cancelled if its ingest part was. `releases` is False if no awaited part can have
+    ended.
     """
     values = {"job_ids": list(job_ids), "actor": actor}
     if releases:
@@ -409,6 +409,6 @@ def settle(
 
 
 def recount(connection: Connection, job_ids: Collection[UUID], *, actor: str) -> dict[UUID, JobState]:
-    """Count the parts of jobs, which are locked, anew; then settle them and return those that ended."""
+    """Recount the parts of these locked jobs; then settle them and return those that ended."""
     connection.execute(_RECOUNT, {"job_ids": list(job_ids)})
     return settle(connection, job_ids, actor=actor)

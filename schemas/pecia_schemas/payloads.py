@@ -1,7 +1,7 @@
-"""The payload store: documents by the hash of their content, in a directory or in S3; encrypted if there is a key.
+"""The payload store: documents by the hash of their content, in a directory or in S3; encrypted if a key is set.
 
-A payload is written once, under `sha256/ab/abcd…`, and verified whenever it is read. Object stores do not survive a
-fork: open one in each process.
+A payload is written once, under `sha256/ab/abcd…`, and verified on every read. Object stores do not survive a fork:
+open one in each process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCHEME: Final = "s3://"
 
 
 def in_bucket(where: str) -> tuple[str, str] | None:
-    """Return bucket and prefix of `s3://bucket/prefix`, either perhaps empty; None for a place in no bucket."""
+    """Return bucket and prefix of `s3://bucket/prefix`, each possibly empty; None for other locations."""
     if not where.lower().startswith(_SCHEME):
         return None
     bucket, _, prefix = where[len(_SCHEME) :].partition("/")
@@ -45,7 +45,7 @@ def in_bucket(where: str) -> tuple[str, str] | None:
 
 
 def open_bucket(bucket: str, settings: DocumentSettings, *, retries: int) -> S3Store:
-    """Return a bucket as `PECIA_SOURCE_OPTIONS` opens it, without asking it anything."""
+    """Return a bucket, opened with `PECIA_SOURCE_OPTIONS`. Sends no request."""
     options = settings.source_options
     if not options and settings.payload_url.startswith(_SCHEME):
         options = settings.payload_options
@@ -57,7 +57,7 @@ def open_bucket(bucket: str, settings: DocumentSettings, *, retries: int) -> S3S
 
 
 def _is_plain(options: Mapping[str, str]) -> bool:
-    """Return whether the object store is reached without TLS."""
+    """Return whether the object store is accessed without TLS."""
     return options.get("endpoint", "").startswith("http://")
 
 
@@ -65,7 +65,7 @@ _FOLDER = "sha256"
 _CHUNK = 1024 * 1024
 _DELETES_AT_A_TIME = 16
 _ONE_PUT = 16 * _CHUNK
-"""Up to here a payload travels to a bucket in one request that refuses to overwrite; above, in parts."""
+"""Largest payload written to a bucket in one request, which refuses to overwrite; larger ones go in parts."""
 
 
 class PayloadMissingError(LookupError):
@@ -73,7 +73,7 @@ class PayloadMissingError(LookupError):
 
 
 class PayloadCorruptError(ValueError):
-    """The stored bytes are not those that were put in."""
+    """The stored bytes differ from the original."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +82,12 @@ class Deposit:
 
     reference: PayloadRef
     sha256: str
-    """Of its content, in hexadecimal."""
+    """Hash of the content, in hexadecimal."""
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadStore:
-    """Documents by content. Safe to share between threads, not across a fork."""
+    """Documents by content. Safe to share between threads, but not across a fork."""
 
     _store: ObjectStore
     _root: Path | None
@@ -99,8 +99,8 @@ class PayloadStore:
     ) -> PayloadStore:
         """Open a directory (a path or `file://…`, made if missing) or `s3://bucket/prefix`.
 
-        `options` are obstore's for S3, such as `endpoint`, `region`, `access_key_id`, `secret_access_key`; what they
-        leave out comes from the usual `AWS_*` variables. What is put is encrypted under the current one of `keys`.
+        `options` are obstore's for S3, such as `endpoint`, `region`, `access_key_id`, `secret_access_key`. Missing ones
+        come from the usual `AWS_*` variables. New payloads are encrypted with the current one of `keys`.
         """
         if url.startswith(_SCHEME):
             config, client = cast("S3Config", dict(options or {})), {"allow_http": _is_plain(options or {})}
@@ -110,19 +110,19 @@ class PayloadStore:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         payloads = root / _FOLDER
         payloads.mkdir(exist_ok=True)
-        with suppress(PermissionError):  # another account's, which has made it private itself
+        with suppress(PermissionError):  # owned by another account, which made it private
             payloads.chmod(0o700)
         return cls(LocalStore(root), root, keys or Keyring())
 
     def put(self, source: str | os.PathLike[str] | bytes | IO[bytes]) -> PayloadRef:
-        """Store a path, bytes or a binary file object from where it stands; return the reference to it.
+        """Store a path, bytes or a binary file object from its position; return the reference to it.
 
-        Raises `OSError` if the source cannot be read, obstore's errors if the store cannot be written.
+        Raises `OSError` if the source cannot be read, and obstore's errors if the store cannot be written.
         """
         return self.deposit(source).reference
 
     def deposit(self, source: str | os.PathLike[str] | bytes | IO[bytes]) -> Deposit:
-        """Store it as `put` does; return what its content hashes to beside."""
+        """Store the source like `put`; return also the hash of its content."""
         with _as_file(source) as file:
             deposit, content, size = self._prepare(file)
             name = key_of(deposit.reference)
@@ -134,7 +134,7 @@ class PayloadStore:
         return deposit
 
     async def deposit_async(self, file: IO[bytes]) -> Deposit:
-        """Store the rest of a file that can seek, as `deposit` does; a thread reads, hashes and encrypts it."""
+        """Store the rest of a seekable file like `deposit`; a thread reads, hashes and encrypts it."""
         deposit, content, size = await finish_in_thread(self._prepare, file)
         name = key_of(deposit.reference)
         if isinstance(content, bytes) and self._root is None:
@@ -147,9 +147,9 @@ class PayloadStore:
         return deposit
 
     def _prepare(self, file: IO[bytes]) -> tuple[Deposit, bytes | Iterator[bytes] | IO[bytes], int]:
-        """Hash the rest of the file, and encrypt it if there is a key: the part that takes time.
+        """Hash the rest of the file, and encrypt it if a key is set. This is the slow part.
 
-        Return the content to write, bytes in one request, anything else in parts; and its length.
+        Return the content to write, as bytes for one request or otherwise for several parts, and its length.
         """
         start, digest, size, head = file.tell(), hashlib.sha256(), 0, b""
         while chunk := file.read(_CHUNK):
@@ -178,9 +178,9 @@ class PayloadStore:
         return None
 
     def _is_intact(self, reference: PayloadRef) -> bool:
-        """Return whether what a directory holds by that name is the document; a bucket sees to that by itself.
+        """Return whether a directory's file of that name has the document's content; buckets ensure that themselves.
 
-        After a power loss, or on a bad disk, it may be something else of the same size.
+        After a power loss, or on a bad disk, it may be other content of the same size.
         """
         if self._root is None:
             return True
@@ -198,15 +198,15 @@ class PayloadStore:
         return True
 
     def holds(self, reference: PayloadRef) -> bool:
-        """Return whether there is a payload of that name. Its content is not looked at."""
+        """Return whether a payload of that name exists. Its content is not checked."""
         return self._size(key_of(reference)) is not None
 
     async def holds_async(self, reference: PayloadRef) -> bool:
-        """Return what `holds` does."""
+        """Do the same as `holds`."""
         return await self._size_async(key_of(reference)) is not None
 
     def names(self, beginning: str) -> Iterator[tuple[str, datetime]]:
-        """Yield the names of payloads that begin with two hexadecimal digits, and when each was written."""
+        """Yield names of payloads that begin with two hexadecimal digits, with the time of writing."""
         for found in obstore.list(self._store, prefix=f"{_FOLDER}/{beginning}"):
             yield from ((entry["path"].rpartition("/")[2], entry["last_modified"]) for entry in found)
 
@@ -216,16 +216,16 @@ class PayloadStore:
             obstore.delete(self._store, key_of(reference))
 
     async def delete_async(self, reference: PayloadRef) -> None:
-        """Do what `delete` does."""
+        """Do the same as `delete`."""
         with suppress(FileNotFoundError):
             await obstore.delete_async(self._store, key_of(reference))
 
     async def delete_many(self, names: Sequence[str]) -> set[str]:
-        """Remove payloads by name, in as few requests as the store takes; return the names of those that it kept."""
+        """Remove payloads by name, in as few requests as possible; return the names that could not be removed."""
         with suppress(BaseError, OSError):
             await obstore.delete_async(self._store, [key_of(name) for name in names])
             return set()
-        # It stops at the first that it cannot remove, or that is not there.
+        # A bulk delete stops at the first missing or undeletable payload.
         at_a_time, kept = asyncio.Semaphore(_DELETES_AT_A_TIME), set[str]()
 
         async def delete(name: str) -> None:
@@ -241,7 +241,7 @@ class PayloadStore:
         return kept
 
     def path_of(self, reference: PayloadRef) -> Path | None:
-        """Return where the payload lies on this machine, unverified, as a reader wants it.
+        """Return the path of the payload on this machine, unverified.
 
         None if the store is no directory, or the payload is encrypted.
         """
@@ -250,7 +250,7 @@ class PayloadStore:
     async def download(self, reference: PayloadRef, target: Path) -> None:
         """Copy a payload to a new file, decrypted and in constant memory, and verify it.
 
-        Raises `PayloadMissingError`, `PayloadCorruptError` or `KeyUnavailableError`; then no file is left.
+        Raises `PayloadMissingError`, `PayloadCorruptError` or `KeyUnavailableError`, and then leaves no file.
         """
         with _arriving(reference, target, self._keys) as copy:
             response = await obstore.get_async(self._store, key_of(reference))
@@ -259,7 +259,7 @@ class PayloadStore:
             await asyncio.to_thread(copy.finish)
 
     def fetch(self, reference: PayloadRef, target: Path) -> None:
-        """Do what `download` does, on the caller's thread."""
+        """Do the same as `download`, on the caller's thread."""
         with _arriving(reference, target, self._keys) as copy:
             response = obstore.get(self._store, key_of(reference))
             for chunk in response.stream(min_chunk_size=_CHUNK):
@@ -269,7 +269,7 @@ class PayloadStore:
 
 @contextmanager
 def _arriving(reference: PayloadRef, target: Path, keys: Keyring) -> Iterator[_Copy]:
-    """Yield what takes the payload's chunks; the target is there if all goes well."""
+    """Yield a sink for the payload's chunks; create the target if all succeed."""
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -288,9 +288,9 @@ def _arriving(reference: PayloadRef, target: Path, keys: Keyring) -> Iterator[_C
 
 
 class _Copy:
-    """A payload on its way out of the store: decrypted, hashed and written, and compared in the end.
+    """A copy of a payload out of the store: decrypted, hashed, written, and verified at the end.
 
-    Raises `KeyUnavailableError`, or `ValueError` without a word.
+    Raises `KeyUnavailableError`, or `ValueError` without a message.
     """
 
     def __init__(self, file: IO[bytes], reference: PayloadRef, keys: Keyring) -> None:
@@ -315,18 +315,18 @@ class _Copy:
 
 
 def payload_named(name: str) -> PayloadRef:
-    """Return a reference by which a payload can be found and deleted, but not read."""
+    """Return a reference that can find and delete a payload, but not read it."""
     return PayloadRef(sha256=name, size=0, media_type=None)
 
 
 def key_of(payload: PayloadRef | str) -> str:
-    """Return the object's name in the store, of a payload or its name."""
+    """Return the object name in the store for a payload or its name."""
     name = payload if isinstance(payload, str) else payload.sha256
     return f"{_FOLDER}/{name[:2]}/{name}"
 
 
 def verify(path: Path, reference: PayloadRef) -> None:
-    """Read the file and compare. Raises `PayloadMissingError` or `PayloadCorruptError`."""
+    """Verify the content of a file. Raises `PayloadMissingError` or `PayloadCorruptError`."""
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -338,7 +338,7 @@ def verify(path: Path, reference: PayloadRef) -> None:
 
 @contextmanager
 def _as_file(source: str | os.PathLike[str] | bytes | IO[bytes]) -> Iterator[IO[bytes]]:
-    """Yield something that can be read twice: what cannot seek is copied to a temporary file first."""
+    """Yield a file that can be read twice; copies an unseekable source to a temporary file."""
     if isinstance(source, (str, os.PathLike)):
         with Path(source).open("rb") as file:
             yield file

@@ -1,13 +1,12 @@
--- Queues messages: a turn of each flow stands in the list itself; what is more waits in a list of the flow's own, for which
--- one marker stands in the list. A list of its own is never there without its marker.
--- A full lane takes no more: further parts wait in Postgres, from where the relay brings flow after flow. Until it has brought
--- them all, it alone fills the lane, so that none is overtaken for ever; and it may exceed the window by a reserve, with flows
--- of which less than a turn stands there: a few pages do not wait for room behind a million of another flow.
--- KEYS: list, wake-up key; and, unless the list is a quarantine, which is never full: `standing`, which has how many messages of each
--- flow stand in the list; as `#` how many stand behind turns, less the markers; as `+` that parts wait in Postgres
--- ARGV: messages that make a turn, life of the wake-up key in ms, window, reserve (0: this is not the relay); then a flow and its message,
--- again and again
--- Returns which of the messages, counted from 0, found no room.
+-- Queues messages: a turn of each flow is in the list itself; further messages wait in a list of the flow's own, for which
+-- one marker is in the list. A flow's own list never exists without its marker.
+-- A full lane accepts no more: further parts wait in Postgres, and the relay moves them flow by flow. Until it has moved
+-- them all, only the relay fills the lane, so that no flow is overtaken for ever. It may exceed the window by a reserve for flows
+-- with less than a turn in the list: a few pages need not wait behind a million pages of another flow.
+-- KEYS: list, wake-up key; and, unless the list is a quarantine, which is never full: `standing`, with the number of messages of each
+-- flow in the list; in `#` the number behind turns, less the markers; in `+` that parts wait in Postgres
+-- ARGV: messages of a turn, life of the wake-up key in ms, window, reserve (0: not the relay); then pairs of a flow and a message
+-- Returns the indices, from 0, of messages that found no room.
 local LIST, BELL, STANDING = KEYS[1], KEYS[2], KEYS[3]
 local FIRST = 5
 local turn, window, reserve = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])

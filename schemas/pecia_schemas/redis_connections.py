@@ -1,11 +1,11 @@
-"""How workers and clients reach Redis, and which of its replies are outages.
+"""Redis connections of workers and clients, and replies of Redis that mean an outage.
 
-After a failover the former master goes on answering: it refuses to write, and its reads and subscriptions bring nothing
-new. A reply that says so is an outage like a lost connection. It ends its connection and, at their next use, all others
-that this process had to that address; new ones reach the new master.
+After a failover the former master still answers: it refuses writes, and its reads and subscriptions bring nothing
+new. An error reply that shows this is an outage like a lost connection. It ends its connection, and all other
+connections of this process to that address on their next use; new ones reach the new master.
 
-A connection that only reads or subscribes gets no such reply. So with each PING goes a probe: a write that changes
-nothing. redis-py pings when a connection is made, and every five seconds that it is used.
+A connection that only reads or subscribes gets no such reply. So each PING is sent with a probe: a write that changes
+nothing. redis-py pings when it connects, and every five seconds of use.
 """
 
 from __future__ import annotations
@@ -36,52 +36,52 @@ SOCKET_TIMEOUT_S: Final = 5
 CONNECT_TIMEOUT_S: Final = 3
 HEALTH_CHECK_S: Final = 5
 _RETRIES: Final = 1
-"""Of a command: a pooled connection may have gone stale."""
+"""Retries of a command: a pooled connection may be stale."""
 
 _OUTAGES: Final = (
-    "READONLY",  # a replica, or a master that was demoted
+    "READONLY",  # a replica, or a demoted master
     "MASTERDOWN",  # a replica that has lost its master
     "NOREPLICAS",  # a master with fewer replicas than it needs to write
     "UNBLOCKED",  # a master that is demoted, to those that wait for a list
-    "LOADING",  # it reads its data
-    "MISCONF",  # it cannot write to its disk
-    "BUSY",  # a script runs for too long
+    "LOADING",  # Redis is reading its data
+    "MISCONF",  # Redis cannot write to its disk
+    "BUSY",  # a script runs too long
     "UNKILLABLE",  # the same, after it has written
     "CLUSTERDOWN",
     "TRYAGAIN",
 )
-"""Error replies that are about the server now, not about the command. OOM is none: who makes room must be let in."""
-# Redis before version 7 puts what a command in a script was refused with behind its own words:
+"""Error replies about the server's state, not the command. OOM is excluded: commands that free memory must pass."""
+# Before version 7, Redis puts the error of a command in a script after its own text:
 # `Error running script (call to f_…): @user_script:2: @user_script: 2: -READONLY You can't write …`
 _OUTAGE: Final = re.compile(rf"(?:^|@user_script.*-)({'|'.join(_OUTAGES)})\b", re.DOTALL)
 
 _PROBE: Final = ("PEXPIRE", f"{WAKEUP_PREFIX}nothing", 1)
-"""Of a key that is never there: only a server that takes writes answers, a full one too. Every account may do it."""
+"""A write to a key that never exists: only a writable server answers, also when full. Every account may do it."""
 
 _parse: Callable[[str], Any] = parse_url
 _parse_async: Callable[[str], Any] = parse_url_async
 
 _outages: dict[tuple[object, ...], float] = {}
-"""By server: when it was last found to be of no use, by the monotonic clock. Any thread writes it."""
+"""Last outage of each server, by the monotonic clock. Written by all threads."""
 
 
 def outage_in(error: ResponseError) -> str | None:
-    """Return the code of an error reply that is an outage, also inside a script's error; None for any other."""
+    """Return the code of an error reply that means an outage, also inside a script's error; None for others."""
     match = _OUTAGE.search(f"{error.status_code or ''} {error}".lstrip())
     return match and match[1]
 
 
 class _Judging:
-    """What both kinds of connection remember."""
+    """Probe state that both kinds of connection share."""
 
     _connected_at = 0.0
     _probes = 0
-    """How many replies to probes are still to come."""
+    """Number of probe replies still to come."""
     _next_probe = 0.0
 
     @property
     def next_health_check(self) -> float:
-        """When redis-py pings next: every reply would put it off, and who reads all the time would never ask."""
+        """Time of redis-py's next ping. Replies do not postpone it: otherwise a busy reader would never ping."""
         return self._next_probe
 
     @next_health_check.setter
@@ -98,7 +98,7 @@ class _Judging:
 
     def _begin(self) -> None:
         self._connected_at, self._probes = monotonic(), 0
-        # No health check of redis-py's while it connects: an unanswered check would connect, and so on.
+        # No health check of redis-py's while connecting: an unanswered check would connect again, without end.
         self._next_probe = self._connected_at + HEALTH_CHECK_S
 
     def _note_probe(self) -> None:
@@ -106,7 +106,7 @@ class _Judging:
         self._next_probe = monotonic() + HEALTH_CHECK_S
 
     def _is_of_probe(self, reply: object) -> bool:
-        """Return whether this is a probe's reply, if only a refusal, and not a message or the reply to its PING."""
+        """Return whether a reply, perhaps an error, is a probe's: not a message, and not the reply to its PING."""
         if not self._probes or not isinstance(reply, int | ResponseError):
             return False
         self._probes -= 1
@@ -116,7 +116,7 @@ class _Judging:
         if (code := outage_in(error)) is None:
             return None
         _outages[self._server] = monotonic()
-        return RedisConnectionError(f"Redis is of no use now: {code}")
+        return RedisConnectionError(f"Redis is unavailable: {code}")
 
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ else:
     _Base = _AsyncBase = object
 
 
-class _Writing(_Judging, _Base):  # type: ignore[misc]  # it is an attribute there
-    """A connection that ends as soon as its server takes no writes."""
+class _Writing(_Judging, _Base):  # type: ignore[misc]  # an attribute in redis-py
+    """A connection that ends as soon as its server refuses writes."""
 
     def on_connect_check_health(self, check_health: bool = True) -> None:
         self._begin()
@@ -135,7 +135,7 @@ class _Writing(_Judging, _Base):  # type: ignore[misc]  # it is an attribute the
         self._send_ping()  # type: ignore[no-untyped-call]
 
     def check_health(self) -> None:
-        if monotonic() > self._next_probe:  # tried once: the command is tried again, on a new connection
+        if monotonic() > self._next_probe:  # once: the command is retried on a new connection
             self._send_ping()  # type: ignore[no-untyped-call]
 
     def send_command(self, *words: Any, **options: Any) -> None:
@@ -148,7 +148,7 @@ class _Writing(_Judging, _Base):  # type: ignore[misc]  # it is an attribute the
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         if self.is_connected and self._is_outdated:
             self.disconnect()  # type: ignore[no-untyped-call]
-            raise RedisConnectionError("Redis was of no use")
+            raise RedisConnectionError("Redis was unavailable")
         super().send_packed_command(command, check_health=check_health)  # type: ignore[no-untyped-call]
 
     def read_response(self, *args: Any, **options: Any) -> Any:
@@ -167,7 +167,7 @@ class _Writing(_Judging, _Base):  # type: ignore[misc]  # it is an attribute the
 
 
 class _AsyncWriting(_Judging, _AsyncBase):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Its twin for a loop."""
+    """The asyncio variant of `_Writing`."""
 
     async def on_connect_check_health(self, check_health: bool = True) -> None:
         self._begin()
@@ -188,7 +188,7 @@ class _AsyncWriting(_Judging, _AsyncBase):  # pyright: ignore[reportIncompatible
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         if self.is_connected and self._is_outdated:
             await self.disconnect(nowait=True)
-            raise RedisConnectionError("Redis was of no use")
+            raise RedisConnectionError("Redis was unavailable")
         await super().send_packed_command(command, check_health=check_health)
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
@@ -207,16 +207,16 @@ class _AsyncWriting(_Judging, _AsyncBase):  # pyright: ignore[reportIncompatible
 
 
 def writing(kind: type) -> type:
-    """Return a class of redis-py's connections that ends as soon as its server takes no writes."""
+    """Return a subclass of a redis-py connection class that ends as soon as its server refuses writes."""
     judge = _Writing if issubclass(kind, AbstractConnection) else _AsyncWriting
     return type(f"Writing{kind.__name__}", (judge, kind), {})
 
 
 def connect(url: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, **options: Any) -> Redis:
-    """Return a client that connects when first used; `options` are redis-py's, and the URL's own come before them.
+    """Return a client that connects on first use; `options` are redis-py's, and the URL's own options take precedence.
 
-    It tries a command once more on a new connection, then raises `redis.RedisError`. Raises `ValueError` if the URL is
-    none.
+    It retries a command once on a new connection, then raises `redis.RedisError`. Raises `ValueError` if the URL is
+    invalid.
     """
     kind = _parse(url).get("connection_class", Connection)
     options |= _options(kind, connect_timeout_s) | {"retry": Retry(NoBackoff(), _RETRIES)}
@@ -224,11 +224,11 @@ def connect(url: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, **options
 
 
 def connect_async(url: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, **options: Any) -> AsyncRedis:
-    """Return its twin for the running loop."""
+    """Do the same as `connect` for asyncio."""
     named = _parse_async(url)
     kind = named.get("connection_class", AsyncConnection)
     options |= _options(kind, connect_timeout_s) | {"retry": AsyncRetry(NoBackoff(), _RETRIES)}
-    # Not by `from_url`: there the class that belongs to the URL comes before ours.
+    # Not by `from_url`, where the URL's own class would replace ours.
     pool = ConnectionPool(**{**options, **named, "connection_class": options["connection_class"]})
     return AsyncRedis.from_pool(pool)
 
@@ -236,7 +236,7 @@ def connect_async(url: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, **o
 def _options(kind: type, connect_timeout_s: float) -> dict[str, Any]:
     options: dict[str, Any] = {
         "connection_class": writing(kind),
-        "encoding_errors": "replace",  # a writer to Redis can write invalid text
+        "encoding_errors": "replace",  # any client of Redis can write invalid text
         "socket_timeout": SOCKET_TIMEOUT_S,
         "socket_connect_timeout": connect_timeout_s,
         "health_check_interval": HEALTH_CHECK_S,

@@ -1,4 +1,4 @@
-"""Blocks as Markdown (CommonMark, tables by GFM) and as HTML. What a block's text holds is never taken for markup."""
+"""Renders blocks as Markdown (CommonMark, tables by GFM) and HTML. Text of a block is escaped, never used as markup."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,11 @@ from pecia_schemas.blocks import Block, BlockKind, Box, Table, Word
 _MARKUP: Final = re.compile(r"[\\`*\[\]<~|]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 _OPENING: Final = re.compile(r"[-+=>#]|(?P<number>\d{1,9})(?=[.)](\s|$))")
 _CLOSING: Final = re.compile(r"(?<!\\)#$")
-"""Ends a heading's mark, and is not shown."""
+"""Matches a trailing `#` of a heading, which Markdown would hide."""
 _BREAK: Final = re.compile(r"\r\n|[\n\r\v\f]")
 _ITEM: Final = re.compile(r"(?P<indent>\s*)(?:[-+*•]|(?P<number>\d{1,9}[.)]))\s+(?P<text>\S.*)")
 _STRIKE: Final = "\0"
-"""Marks the start and the end of struck-out words until they are rendered: no stored text holds it."""
+"""Marks the start and the end of struck-out words until they are rendered. Stored text never contains it."""
 _STRUCK: Final = re.compile(f"{_STRIKE}([^{_STRIKE}]*){_STRIKE}")
 _ELEMENTS: Final = {
     BlockKind.TITLE: "h1",
@@ -24,15 +24,15 @@ _ELEMENTS: Final = {
     BlockKind.PAGE_NUMBER: "footer",
 }
 _LEVEL: Final = 2
-"""Of a heading that does not say it: a title is above it."""
+"""Default level of a heading: one below a title."""
 
 
 def markdown_of(blocks: Iterable[Block]) -> str:
-    """Return blocks as Markdown, a blank line between them."""
+    """Return blocks as Markdown, with a blank line between them."""
     written = []
     for block in blocks:
         text = _with_strikes(block.text, _words(block))
-        if block.table:  # as GFM has it: its first row is the heading, spans are empty cells
+        if block.table:  # in GFM the first row is the heading, and spans are empty cells
             cells = _rows_with_strikes(block.table, _words(block)).to_rows()
             rows = [[_BREAK.sub("<br>", _MARKUP.sub(r"\\\g<0>", cell)) for cell in row] for row in cells]
             rows.insert(1, ["---"] * block.table.columns)
@@ -54,7 +54,7 @@ def markdown_of(blocks: Iterable[Block]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return plain text as paragraphs that show it line by line, with nothing in it taken for Markdown."""
+    """Return plain text as Markdown paragraphs that show it line by line, with all markup escaped."""
     lines = []
     for line in _BREAK.split(text):
         inner = _MARKUP.sub(r"\\\g<0>", line.strip())
@@ -67,7 +67,7 @@ def escaped(text: str) -> str:
 
 
 def html_of(blocks: Iterable[Block]) -> str:
-    """Return blocks as HTML elements with their kind as class, one after the other."""
+    """Return blocks as HTML elements, with their kind as class."""
     written = []
     for block in blocks:
         text = _with_strikes(block.text, _words(block))
@@ -98,7 +98,7 @@ def _words(block: Block) -> list[Word]:
 
 
 def _with_strikes(text: str, words: Sequence[Word]) -> str:
-    """Return a text with `_STRIKE` around its struck-out words; `words` are those of the text, in order."""
+    """Return a text with `_STRIKE` around its struck-out words; `words` are the words of the text, in order."""
     if not any(word.struck for word in words):
         return text
     marked, done = "", 0

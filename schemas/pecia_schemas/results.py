@@ -1,4 +1,4 @@
-"""What a finished job returns: a document of pages, or the captions of a video."""
+"""Results of jobs: a document of pages, or the captions of a video."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Verdict(StrEnum):
     """A doubt is on a number, unit, dose, date or name."""
     LOW_CONFIDENCE = "low_confidence"
     INCOMPLETE = "incomplete"
-    """There is ink that looks like text, and it was not read."""
+    """The page has unread ink that looks like text."""
     TRUNCATED = "truncated"
     REPETITION = "repetition"
     UNREADABLE = "unreadable"
 
     @property
     def needs_review(self) -> bool:
-        """Whether a person should look at the page."""
+        """Whether the page needs a review."""
         return self not in (Verdict.OK, Verdict.BLANK)
 
     @property
@@ -78,20 +78,20 @@ VerdictName = Literal[
     "ok", "blank", "review", "low_confidence", "incomplete", "truncated", "repetition", "unreadable"
 ]
 NEEDS_REVIEW: Final = "verdict NOT IN ('ok', 'blank')"
-"""SQL: the same of a part, as its index has it."""
+"""SQL condition: a part needs a review. Written as in its index."""
 
 
 class TokenUsage(Stored):
-    """Tokens the engine spent on a part, or the sum over parts."""
+    """Tokens that the engine used for a part, or the sum over parts."""
 
     prompt: int = 0
     image: int = 0
-    """Of the prompt, those that are pixels."""
+    """Tokens of the prompt that encode pictures."""
     cached: int = 0
-    """Of the prompt, those that a cache held already."""
+    """Tokens of the prompt that a cache already had."""
     output: int = 0
     wasted: int = 0
-    """Spent on attempts whose text was thrown away."""
+    """Tokens of attempts whose text was discarded."""
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         """Return the sum of both."""
@@ -100,7 +100,7 @@ class TokenUsage(Stored):
 
 
 class Timings(Stored):
-    """Where a part's time went, in seconds."""
+    """Seconds that a part spent in each step."""
 
     queued: float = 0.0
     decode: float = 0.0
@@ -109,135 +109,135 @@ class Timings(Stored):
 
 
 class Change(StrEnum):
-    """What was different when a page was read again."""
+    """How a repeated reading of a page differed from the first."""
 
     TEMPERATURE = "temperature"
-    """Words were picked more freely."""
+    """Sampling was more random."""
     PENALTY = "penalty"
-    """Words that had been written already were less likely."""
+    """Repeated words were less likely."""
     SMALLER = "smaller"
     """The picture was smaller."""
     FALLBACK = "fallback"
-    """Another engine read it."""
+    """Another engine read the page."""
 
 
 class ReadingAttempt(Stored):
-    """One reading of a page that was thrown away for a better one."""
+    """One reading of a page that was discarded for a better one."""
 
     engine: str
     verdict: Verdict
-    """For an answer to `fields=`: `unreadable` if it came to its end but does not follow the schema."""
+    """For an answer to `fields=`: `unreadable` if it is complete but does not follow the schema."""
     change: Change | None = None
-    """What was different from the first; None: it was the first."""
+    """The difference from the first reading; None for the first one."""
     fields: bool = False
-    """Whether it was an answer to `fields=`, not the page's text."""
+    """Whether this was an answer to `fields=` instead of the page's text."""
     usage: TokenUsage = TokenUsage.model_construct()
 
 
 class Shrunk(Stored):
-    """The size at which the engine saw a picture, if it was smaller than the picture is."""
+    """The size at which the engine saw a picture, if that was smaller than the picture."""
 
     width: int
     height: int
 
 
 class CachedFrom(Stored):
-    """The earlier reading that is the result, so that no engine was asked; `usage` and `timings.engine` are 0 then."""
+    """The earlier reading that was reused, without an engine; `usage` and `timings.engine` are then 0."""
 
     part: UUID
-    """Whose reading it was; it may have been erased since."""
+    """The part that was read; it may have been erased since."""
     read_at: datetime
     """When it was read, by the database's clock."""
     usage: TokenUsage = TokenUsage.model_construct()
-    """What the engine spent on it then."""
+    """Tokens that the engine used for the earlier reading."""
 
 
 class Correction(Stored):
-    """A person's text in place of the engine's."""
+    """A person's text that replaces the engine's."""
 
     place: str
-    """JSON pointer into the page as it was before: `/blocks/3`, `/blocks/3/table/cells/7`, `/fields/total`."""
+    """JSON pointer into the page before the correction: `/blocks/3`, `/blocks/3/table/cells/7`, `/fields/total`."""
     before: Text
-    """Empty: it was missing."""
+    """The replaced text; empty if the text was missing."""
     after: Text
-    """Empty: it is not on the page."""
+    """The new text; empty if it is not on the page."""
     box: Box | None = None
 
 
 class Revision(Stored):
-    """A review of a page: who, when, what."""
+    """A review of a page, with its author and time."""
 
     number: int = Field(ge=1)
-    """Counted from 1 through all pages of the job."""
+    """Number of the revision, from 1, counted over all pages of the job."""
     by: str
-    """The client's name, as the audit trail has it."""
+    """Name of the client, as in the audit trail."""
     at: datetime
     correction: Correction | None = None
-    """None: doubts were dropped, and nothing written."""
+    """None if doubts were dropped and no text was changed."""
     accepted: int = 0
-    """Doubts that were looked at and dropped, as the text is right."""
+    """Number of doubts that were checked and dropped, because the text is right."""
     checked: bool = False
-    """Whether a person has compared every line of the page with its picture, in this revision or before."""
+    """Whether a person has compared every line of the page with its picture, in this revision or an earlier one."""
 
 
 class Page(Stored):
     """One page as it was read, or revised."""
 
     number: int = Field(ge=1)
-    """Counted from 1, as in the document."""
+    """Number of the page in the document, from 1."""
     blocks: tuple[Block, ...] = ()
-    """All that was read, in reading order."""
+    """All text of the page, in reading order."""
     verdict: Verdict
     coverage: float | None = Field(default=None, ge=0, le=1)
-    """Share of the ink that looks like text which was read; None: it was not measured."""
+    """Share of the text-like ink that was read; None if not measured."""
     doubts: tuple[Doubt, ...] = ()
-    """Places that a person should look at."""
+    """Places that need a review."""
     confidence: Confidence | None = None
-    """Mean of the lines' confidence, weighted by length; None: the source has none."""
+    """Mean confidence of the lines, weighted by length; None if the source reports none."""
     width: int
     height: int
-    """Pixels of the page as it was read, upright, level and scaled down, which boxes refer to."""
+    """Height of the page as it was read, upright, level and scaled down, in pixels. Boxes refer to this size."""
     blank: bool = False
-    """Nothing is printed or written on it, so no engine was asked."""
+    """Whether the page is empty, so that no engine read it."""
     attachments: int = 0
-    """Files attached to the document, or by a note to the page, of which none is read."""
+    """Number of files attached to the document, or to the page by a note. None of them is read."""
     rotation: int = 0
-    """Degrees, clockwise, by which the page was turned to stand upright: 0, 90, 180 or 270. What the file itself says
-    of that (EXIF, /Rotate) is not counted."""
+    """Clockwise rotation that made the page upright: 0, 90, 180 or 270 degrees. The rotation in the file itself (EXIF,
+    /Rotate) does not count.
+    """
     skew: float = 0.0
-    """Degrees, clockwise, by which it was then turned to make its lines level: -10 to 10; 0 if they were, or in
-    doubt."""
+    """Clockwise rotation in degrees that then made the lines level: -10 to 10; 0 if it was not needed, or in doubt."""
     scale: float = Field(default=1.0, gt=0, le=1)
-    """By how much its sides were then scaled down: 1 if they were not."""
+    """Factor by which the sides were then scaled down; 1 if they were not."""
     engine: str
     fields: dict[str, Any] | None = None
-    """What was asked for with `fields=`; None if nothing was, or if no answer followed the schema."""
+    """Extracted fields by `fields=`; None if none were requested, or if no answer followed the schema."""
     grounding: tuple[Grounding, ...] = ()
-    """Of each leaf of `fields` where it stands and who else read it so; empty without a witness."""
+    """Place of each leaf of `fields`, and whether a witness read the same; empty without a witness."""
     merge: dict[str, MergeRule] = Field(default_factory=dict)
-    """How the fields of a document's pages become one object, by JSON pointer: what its schema says with `x-merge`."""
+    """How the fields of a document's pages become one object, by JSON pointer, from `x-merge` in the schema."""
     witness: Witnessed | None = None
-    """What an independent reading says of this one; None: there was none."""
+    """Comparison with an independent reading of the page; None without one."""
     fields_text: str | None = None
-    """The best answer to `fields=` as it was written, if none followed the schema."""
+    """Text of the best answer to `fields=`, if none followed the schema."""
     shrunk: Shrunk | None = None
-    """Set if the page was read at a smaller size: it was more than the engine can take, or `change` says so."""
+    """Set if the page was read at a smaller size, because the engine cannot take more, or by `change`."""
     change: Change | None = None
-    """How the reading that was kept differed from the first; None: it was the first."""
+    """How the kept reading differed from the first; None if the first was kept."""
     attempts: tuple[ReadingAttempt, ...] = ()
     """All other readings, in order; empty if the first was good."""
     usage: TokenUsage = TokenUsage.model_construct()
-    """Of all readings; `wasted` holds those of `attempts`."""
+    """Tokens of all readings; `wasted` has those of `attempts`."""
     timings: Timings = Timings.model_construct()
     cached_from: CachedFrom | None = None
-    """Set if the same page had been read before, in the same way."""
+    """Set if the result was reused, because the same page had been read before in the same way."""
     revision: Revision | None = None
-    """The last review; None: it is as it was read."""
+    """The last review, or None if never revised."""
 
     @model_validator(mode="before")
     @classmethod
     def _as_stored(cls, data: Any) -> Any:
-        """Take the stored form of blocks: packed ones, or `text` and `lines` from before pages had blocks."""
+        """Convert the stored form of blocks: packed blocks, or `text` and `lines` of versions before blocks existed."""
         if not isinstance(data, Mapping) or "blocks" in data:
             return data
         rest = dict(data)
@@ -251,18 +251,18 @@ class Page(Stored):
 
     @property
     def text(self) -> str:
-        """The blocks' text, a blank line between blocks, a tab between the cells of a table's row; without barcodes."""
+        """Text of the blocks without barcodes: blank lines between blocks, tabs between the cells of a table's row."""
         return text_of(self.blocks)
 
     @property
     def source(self) -> Source | None:
-        """Where the text comes from: `both` if blocks differ; None: there is no text."""
+        """Source of the text: `both` if blocks differ; None without text."""
         sources = {block.source for block in self.blocks if block.kind is not BlockKind.BARCODE}
         return next(iter(sources)) if len(sources) == 1 else Source.BOTH if sources else None
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The blocks' lines, in reading order; empty if the engine does not report where text stands."""
+        """The blocks' lines, in reading order; empty if the engine reports no places."""
         return tuple(line for block in self.blocks for line in block.lines)
 
     @property
@@ -272,30 +272,30 @@ class Page(Stored):
 
     @property
     def markdown(self) -> str:
-        """The blocks as Markdown, tables as its tables."""
+        """The blocks as Markdown, with Markdown tables."""
         return markdown_of(self.blocks)
 
     @property
     def html(self) -> str:
-        """The blocks as HTML elements, one after the other."""
+        """The blocks as a sequence of HTML elements."""
         return html_of(self.blocks)
 
     def stored_json(self) -> str:
-        """Return JSON with each text once, and words as numbers."""
+        """Return compact JSON with each text once, and words as numbers."""
         page = self.model_dump(mode="json", exclude={"blocks"}) | {"packed": packed(self.blocks)}
         return json.dumps(page, ensure_ascii=False, separators=(",", ":"))
 
     def fields_as(self, model: type[M]) -> M | None:
-        """Return the fields as the model that `fields=` was given; None if there are none.
+        """Return the fields as an instance of the model that `fields=` was given, or None without fields.
 
-        Raises `pydantic.ValidationError` if they are not enough for another model. Its text does not quote the page;
-        its `errors()` hold the values.
+        Another model may raise `pydantic.ValidationError`. Its text does not quote the page; its `errors()` contain the
+        values.
         """
         return _as_model(self.fields, model)
 
 
 def plain(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a stored result as its JSON Schema has it."""
+    """Return a stored result in the form of its JSON Schema."""
     rest = dict(stored)
     return rest | {"blocks": unpacked(rest.pop("packed"))} if "packed" in rest else stored
 
@@ -309,28 +309,28 @@ def _as_model(fields: dict[str, Any] | None, model: type[M]) -> M | None:
 
 
 class PageFailure(Stored):
-    """A page that could not be read, and why."""
+    """A page that could not be read, with the reason."""
 
     number: int
     failure: Failure
 
 
 class Document(Stored):
-    """What `ReadDocument` returns."""
+    """The result of `ReadDocument`."""
 
     pages: tuple[Page, ...]
-    """In the document's order, those that were read."""
+    """Pages that were read, in document order."""
     failed: tuple[PageFailure, ...] = ()
-    """Those that were not: empty unless the job is `partial`. A cancelled page is in neither."""
+    """Pages that could not be read: empty unless the job is `partial`. A cancelled page is in neither list."""
 
     @property
     def text(self) -> str:
-        """The pages' text, a form feed between pages as plain-text tools expect."""
+        """The pages' text, with a form feed between pages, as plain-text tools expect."""
         return "\f".join(page.text for page in self.pages)
 
     @property
     def markdown(self) -> str:
-        """The pages' Markdown, a rule between pages."""
+        """The pages' Markdown, with a rule between pages."""
         return "\n\n---\n\n".join(page.markdown for page in self.pages)
 
     @property
@@ -345,19 +345,19 @@ class Document(Stored):
 
     @property
     def attachments(self) -> int:
-        """How many files at least are attached to the document and were not read."""
+        """Least number of files that are attached to the document and were not read."""
         return max((page.attachments for page in self.pages), default=0)
 
     @property
     def fields(self) -> dict[str, Any] | None:
-        """What the pages filled of `fields=`, as one object by the rules of its schema; None if no page filled any."""
+        """The pages' extracted fields, merged into one object by the rules of the schema; None if no page has any."""
         return self._merged[0]
 
     @property
     def grounding(self) -> tuple[Grounding, ...]:
-        """Of each leaf of `fields` the pages, places and witness, and what other pages have in its place.
+        """The pages, places and witness of each leaf of `fields`, and the values of other pages that differ.
 
-        For a list that lacks rows, a leaf with the list's path, and in `lacking` the pages whose rows are missing.
+        A list that lacks rows has a leaf with the list's path, whose `lacking` names the pages with missing rows.
         """
         return self._merged[1]
 
@@ -371,7 +371,7 @@ class Document(Stored):
             for page in self.pages
         }
         if not filled and not any(missing.values()):
-            return value, leaves  # none were asked for
+            return value, leaves  # no fields were requested
         known: dict[int, dict[str, Any] | None] = {
             page.number: page.fields for page in self.pages if not page.blank
         }
@@ -379,12 +379,12 @@ class Document(Stored):
         return value, (*leaves, *lacking(value, dict(sorted(known.items())), missing))
 
     def fields_as(self, model: type[M]) -> M | None:
-        """Return the fields as a pydantic model, as `Page.fields_as` does."""
+        """Return the fields as a pydantic model, like `Page.fields_as`."""
         return _as_model(self.fields, model)
 
     @property
     def revision(self) -> int:
-        """The number of the last revision of its pages; 0: all is as it was read."""
+        """Number of the last revision of the pages; 0 if never revised."""
         return max((page.revision.number for page in self.pages if page.revision), default=0)
 
     @property
@@ -394,44 +394,44 @@ class Document(Stored):
 
 
 class BundledDocument(Document):
-    """A document of a bundle: the pages that it has there, numbered as there."""
+    """A document of a bundle: its pages, with their numbers in the bundle."""
 
     part: DocumentPart
 
 
 class Segment(Stored):
-    """What is seen in one stretch of a video."""
+    """The caption of one segment of a video."""
 
     number: int = Field(ge=1)
-    """Counted from 1, in the order of time."""
+    """Number of the segment, from 1, in order of time."""
     start: timedelta
     end: timedelta
     text: str
     verdict: Verdict
     frames: int
-    """How many were taken from the video; the engine saw fewer, or smaller ones, if `shrunk` is set."""
+    """Number of frames taken from the video. If `shrunk` is set, the engine saw fewer or smaller ones."""
     width: int
     height: int
-    """Pixels of the frames."""
+    """Height of the frames in pixels."""
     damaged: bool = False
-    """Whether the file broke off within the segment: fewer frames were seen than asked for."""
+    """Whether the file ended within the segment, so that fewer frames than requested were seen."""
     engine: str
     shrunk: Shrunk | None = None
     usage: TokenUsage = TokenUsage.model_construct()
     timings: Timings = Timings.model_construct()
     cached_from: CachedFrom | None = None
-    """Set if the same frames had been captioned before, in the same way."""
+    """Set if the result was reused, because the same frames had been captioned before in the same way."""
 
 
 class SegmentFailure(Stored):
-    """A segment that could not be captioned, and why."""
+    """A segment that could not be captioned, with the reason."""
 
     number: int
     failure: Failure
 
 
 class Summary(Stored):
-    """A summary of the video, written from its segments' captions."""
+    """A summary of the video, from the captions of its segments."""
 
     text: str
     verdict: Verdict
@@ -439,16 +439,16 @@ class Summary(Stored):
     usage: TokenUsage = TokenUsage.model_construct()
     timings: Timings = Timings.model_construct()
     cached_from: CachedFrom | None = None
-    """Set if the same captions had been summarised before, in the same way."""
+    """Set if the result was reused, because the same captions had been summarised before in the same way."""
 
 
 class Captions(Stored):
-    """What `CaptionVideo` returns."""
+    """The result of `CaptionVideo`."""
 
     segments: tuple[Segment, ...]
-    """In the order of time, those that were captioned."""
+    """Segments that were captioned, in order of time."""
     failed: tuple[SegmentFailure, ...] = ()
-    """Those that were not: empty unless the job is `partial`."""
+    """Segments that could not be captioned: empty unless the job is `partial`."""
     summary: Summary | None = None
     """None for a video of one segment, or if the summary failed."""
 

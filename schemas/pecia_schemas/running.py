@@ -1,6 +1,6 @@
-"""What runs: the fleets that `pecia up` runs for this user, and which workers of a fleet can do what waits.
+"""Running fleets: the fleets that `pecia up` runs for this user, and parts that no running worker of a fleet serves.
 
-Clients find a fleet of this machine by the note about its home. Fleet and clients look up alike who is on duty.
+Clients find a fleet of this machine by a note about its home directory.
 """
 
 import hashlib
@@ -20,36 +20,36 @@ _START_TIME = 19  # of /proc/PID/stat, counted from 0 behind the program's name
 
 
 class RunningFleet(BaseModel):
-    """Who runs the fleet, and where its stores are."""
+    """A running fleet: its supervisor and its stores."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
     pid: int
-    """The supervisor."""
+    """Process id of the supervisor."""
     home: str
     database_url: str
     redis_url: str
     payload_url: str
     webhook_secret: str = Field(default="", repr=False)
-    """Signs the callbacks of jobs' own webhooks."""
+    """Secret that signs the callbacks of jobs' own webhooks."""
     webhook_listener: int = 0
-    """Port of this machine that callbacks may reach."""
+    """Port of this machine that callbacks may use."""
     started: int = 0
-    """When the supervisor's process began, in the kernel's ticks: tells it from a later process with its number."""
+    """When the supervisor's process began, in kernel ticks. Distinguishes it from a later process with the same id."""
 
 
 class NoFleetError(LookupError):
-    """No fleet runs here, or not the chosen one, or several run and none was chosen. Says what to do."""
+    """No fleet runs here, or not the chosen one, or several run and none was chosen. The message says what to do."""
 
 
 def notes() -> Path:
-    """Return where the notes lie: `$XDG_STATE_HOME/pecia/fleets`, by default below `~/.local/state`."""
+    """Return the directory of the notes: `$XDG_STATE_HOME/pecia/fleets`, by default below `~/.local/state`."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "pecia" / "fleets"
 
 
 def announce(fleet: RunningFleet) -> None:
-    """Write the note of this fleet's home, readable by this user alone. One that is there already is replaced."""
+    """Write the note of this fleet's home, readable by this user only. Replaces an existing note."""
     path = _note_of(fleet.home)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     note = fleet.model_copy(update={"started": _start_time(fleet.pid) or 0})
@@ -64,19 +64,19 @@ def announce(fleet: RunningFleet) -> None:
 
 
 def withdraw(home: str, pid: int) -> None:
-    """Remove the note of a home if it is about the fleet of this supervisor."""
+    """Remove the note of a home if it belongs to this supervisor's fleet."""
     note = _read(_note_of(home))
     if note is not None and note.pid == pid:
         _note_of(home).unlink(missing_ok=True)
 
 
 def running_fleets() -> list[RunningFleet]:
-    """Return the fleets that run for this user now, by home."""
+    """Return the fleets that run for this user now, ordered by home."""
     found = []
     for path in notes().glob("*.json"):
         with suppress(OSError):
             note = _read(path)
-            # The very process that wrote it still runs, as this user.
+            # The process that wrote the note still runs, as this user.
             owned = note and Path(f"/proc/{note.pid}").stat().st_uid == os.geteuid()
             if note and owned and _start_time(note.pid) == note.started:
                 found.append(note)
@@ -125,11 +125,11 @@ def _start_time(pid: int) -> int | None:
 
 
 LOST = "coalesce(workers.lost_at >= workers.seen_at, false)"
-"""SQL about a row of `workers`: it was declared dead, and no heartbeat has come since."""
+"""SQL condition on a row of `workers`: it was declared dead and has sent no heartbeat since."""
 LIVING = f"workers.stopped_at IS NULL AND NOT {LOST}"
-"""SQL about a row of `workers`: it has neither stopped nor been declared dead."""
+"""SQL condition on a row of `workers`: it has neither stopped nor been declared dead."""
 ON_DUTY = f"{LIVING} AND workers.seen_at > now() - interval '30 seconds'"
-"""SQL about a row of `workers`: it lives, and six heartbeats have not been missed."""
+"""SQL condition on a row of `workers`: it is alive and has not missed six heartbeats."""
 
 
 UNSIGNED = f"""(
@@ -140,7 +140,7 @@ UNSIGNED = f"""(
 
 
 class Need(StrEnum):
-    """What a part asks of the worker that runs it."""
+    """A requirement of a part on its worker."""
 
     STAGE = "stage"
     ADAPTER = "adapter"
@@ -154,7 +154,7 @@ ABLE = """coalesce(CASE needs.name
     WHEN 'fields' THEN CAST(workers.capabilities->>'fields' AS boolean)
     ELSE jsonb_typeof(workers.capabilities->'languages') = 'null'
          OR workers.capabilities->'languages' ?| string_to_array(needs.value, ',') END, true)"""
-"""SQL about a row of `workers` and one of `needs`, with `name` and `value`: it can do that, or does not say."""
+"""SQL condition on rows of `workers` and `needs` (`name`, `value`): the worker meets the need, or does not say."""
 
 UNSERVED = f"""
     WITH requested AS (
@@ -185,9 +185,9 @@ UNSERVED = f"""
     GROUP BY job_id, stage, rank, name, value
     ORDER BY job_id, stage, rank, value
 """  # noqa: S608  constants of this module
-"""Takes `job_ids`, or None for all; returns what their queued parts need and no running worker can do.
+"""Takes `job_ids`, or None for all jobs; returns needs of their queued parts that no running worker meets.
 
-Where no worker serves the stage, that alone is returned.
+If no worker serves the stage, only that need is returned.
 """
 
 _WORK = {
@@ -205,19 +205,19 @@ _LANGUAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """A row of `UNSERVED`: something that parts wait for and no running worker can do."""
+    """A row of `UNSERVED`: a need of queued parts that no running worker meets."""
 
     job_id: UUID | None
-    """Whose parts; None: any job's."""
+    """Job of the parts; None: any job."""
     stage: str
     need: str
     value: str
-    """Which stage, adapter or language."""
+    """The stage, adapter or language that is missing."""
     parts: int
 
     @property
     def sentence(self) -> str:
-        """Stages that no worker serves, and how to start one."""
+        """The missing capability and how to start a worker with it."""
         if self.need == Need.ADAPTER:
             return f"no running worker has the adapter {self.value}; start one with it in PECIA_ADAPTERS"
         if self.need == Need.FIELDS:

@@ -1,6 +1,6 @@
-"""Where a job and its parts can be, which lane they wait in, and which stage works on them.
+"""States of jobs and parts, lanes, and stages.
 
-Where a caller may write a name instead of a member, the parameter is of both types: `Lane | LaneName`.
+A parameter that accepts a member or its name has both types: `Lane | LaneName`.
 """
 
 import re
@@ -14,24 +14,24 @@ _PREFIX: Final = re.compile(r"[0-9a-f]{4,8}(-[0-9a-f]{0,4}){0,3}(-[0-9a-f]{0,12}
 
 
 def as_prefix(text: str) -> str | None:
-    """Return an id, or its beginning of four digits or more; None for anything else."""
+    """Return an id, or its beginning of at least four digits, in lower case; None for other text."""
     text = text.lower()
     return text if _PREFIX.fullmatch(text) else None
 
 
 def is_complete_id(text: str) -> bool:
-    """Return whether a text is an id, from its first digit to its last."""
+    """Return whether a text is a complete id."""
     begins = as_prefix(text)
     return begins is not None and len(begins.replace("-", "")) == len(UUID(int=0).hex)
 
 
 def new_id() -> UUID:
-    """Return a fresh, time-ordered id."""
+    """Return a new, time-ordered id."""
     return uuid7()
 
 
 class Lane(StrEnum):
-    """The queue a job waits in. Declared in the order the fleet serves them."""
+    """The queue of a job. Declared in the order of service."""
 
     URGENT = "urgent"
     NORMAL = "normal"
@@ -39,7 +39,7 @@ class Lane(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Place in the order of service; smaller is sooner."""
+        """Position in the order of service; a smaller rank is served first."""
         return list(Lane).index(self)
 
 
@@ -47,9 +47,9 @@ LaneName = Literal["urgent", "normal", "bulk"]
 
 
 class Stage(StrEnum):
-    """What a fleet worker does to a part."""
+    """The work that a fleet worker does on a part."""
 
-    SPLIT = "split"  # find a bundle's documents in its pages; first: it ends a job, and others' ingests may be many
+    SPLIT = "split"  # find a bundle's documents in its pages; served first, because it ends a job
     INGEST = "ingest"  # validate a payload and cut it into parts
     READ = "read"  # turn one page into text
     CAPTION = "caption"  # turn one video segment into a caption
@@ -57,30 +57,30 @@ class Stage(StrEnum):
 
 
 AWAITED: Final = {Stage.SUMMARIZE: Stage.CAPTION, Stage.SPLIT: Stage.READ}
-"""Stages whose part is held until its job's parts of another stage are over, and which stage that is."""
+"""Stages whose part is held until the job's parts of another stage have ended, with that other stage."""
 ENGINELESS: Final = frozenset({Stage.INGEST, Stage.SPLIT})
 """Stages that need no engine."""
 
 
 class JobState(StrEnum):
-    """Life of a job. Terminal states never change, but for an explicit retry."""
+    """State of a job. Only an explicit retry changes a terminal state."""
 
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
-    PARTIAL = "partial"  # some parts failed, the others' results are there
+    PARTIAL = "partial"  # some parts failed, the others have results
     FAILED = "failed"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing but an explicit retry can change it."""
+        """Whether only an explicit retry can change this state."""
         return self not in (JobState.QUEUED, JobState.RUNNING)
 
     @property
     def has_result(self) -> bool:
-        """Whether there is something to read, if only in part."""
+        """Whether the job has a complete or partial result."""
         return self in (JobState.SUCCEEDED, JobState.PARTIAL)
 
 
@@ -88,10 +88,10 @@ JobStateName = Literal["queued", "running", "succeeded", "partial", "failed", "c
 
 
 class PartState(StrEnum):
-    """Life of a part: one page or one video segment."""
+    """State of a part: one page or one video segment."""
 
     HELD = "held"
-    """It waits for other parts of its job: a video's summary for the segments, a bundle's split for the pages."""
+    """The part waits for other parts of its job: a video's summary for segments, a bundle's split for pages."""
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
@@ -100,21 +100,21 @@ class PartState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing but an explicit retry can change it."""
+        """Whether only an explicit retry can change this state."""
         return self not in (PartState.HELD, PartState.QUEUED, PartState.RUNNING)
 
 
 class DeliveryState(StrEnum):
-    """Life of a callback."""
+    """State of a callback."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
     DEAD = "dead"
-    """Given up: its tries are used up, or it is too old, or its receiver is gone or must not be called."""
+    """The delivery was given up: no attempts are left, it is too old, or its receiver is gone or must not be called."""
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing but a replay can change it."""
+        """Whether only a replay can change this state."""
         return self is not DeliveryState.PENDING
 
 

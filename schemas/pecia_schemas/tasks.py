@@ -1,7 +1,7 @@
-"""What a client can ask for. A task knows the type of its result, so `submit` has one signature for all of them.
+"""Tasks that a client can submit. A task knows the type of its result, so one signature of `submit` serves all.
 
-A part's estimated cost, which the claim weighs, follows Qwen2.5-VL, the family of the recommended models; the engine
-counts exactly once the page is decoded.
+A part's estimated cost, used when parts are claimed, follows Qwen2.5-VL, the family of the recommended models; the
+engine counts exactly once the page is decoded.
 """
 
 import os
@@ -36,7 +36,7 @@ R_co = TypeVar("R_co", bound=BaseModel, covariant=True)
 
 
 class DocumentType(StrEnum):
-    """What a document is, as far as it changes how it is read and how long its text is expected to be."""
+    """Type of a document; it affects how the document is read and the expected length of its text."""
 
     PRESCRIPTION = "prescription"
     DIAGNOSIS = "diagnosis"
@@ -46,38 +46,38 @@ class DocumentType(StrEnum):
 
 
 class Preparation(StrEnum):
-    """A step from a decoded page to the page that an engine sees."""
+    """A step that prepares a decoded page for the engine."""
 
     BLANK = "blank"
-    """A page on which nothing stands is marked as blank, and no engine reads it."""
+    """Mark blank pages; no engine reads them."""
     ORIENT = "orient"
-    """A page that lies on its side or stands on its head is turned upright."""
+    """Turn pages upright that are rotated by 90, 180 or 270 degrees."""
     DESKEW = "deskew"
-    """A page that lies slightly askew is turned until its lines are level."""
+    """Rotate skewed pages until their lines are level."""
     DOWNSCALE = "downscale"
-    """A page with more pixels than the engine can use is scaled down."""
+    """Scale down pages with more pixels than the engine can use."""
 
 
 class Prefer(StrEnum):
-    """What a page of a PDF is read from: its text layer, which the file brings itself, or its pixels."""
+    """Whether a PDF page is read from its text layer, contained in the file, or from its pixels."""
 
     AUTO = "auto"
-    """The layer where it can be trusted."""
+    """The text layer where it is trustworthy."""
     LAYER = "layer"
-    """The layer wherever there is one, also if it was recognised from a scan or is hidden."""
+    """Any text layer, even one that was recognised from a scan or is hidden."""
     PIXELS = "pixels"
-    """The pixels, always."""
+    """Always the pixels."""
 
 
 class Witness(StrEnum):
-    """Who reads a page beside a language model, so that its values need not be believed on its word alone."""
+    """An independent reading of a page that is compared with a language model's."""
 
     AUTO = "auto"
-    """The page's own text layer where it can be trusted, else the CPU engine where that is installed."""
+    """The page's own text layer where it is trustworthy, else the CPU engine where that is installed."""
     LAYER = "layer"
-    """The layer alone; a page without one has no witness."""
+    """Only the text layer; a page without one has no witness."""
     OCR = "ocr"
-    """The CPU engine, always."""
+    """Always the CPU engine."""
     NONE = "none"
     """No witness."""
 
@@ -116,9 +116,7 @@ else:
     def _to_reference(value: Any) -> PayloadRef | UrlRef:
         if isinstance(value, (PayloadRef, UrlRef)):
             return value
-        raise storable.invalid(
-            "only a task whose source is in the payload store, or a URL, can be written down"
-        )
+        raise storable.invalid("only a task whose source is a URL or in the payload store can be serialized")
 
     Source = Annotated[
         Any,
@@ -133,7 +131,7 @@ else:
 
 
 class Preset(StrEnum):
-    """Named ways to write, as the fleet's data files spell them out."""
+    """Named settings for text generation, defined in the fleet's data files."""
 
     FACTUAL = "factual"
     BALANCED = "balanced"
@@ -143,7 +141,7 @@ class Preset(StrEnum):
 
 
 class CaptionStyle(StrEnum):
-    """How much a caption says."""
+    """Length of captions."""
 
     BRIEF = "brief"
     DETAILED = "detailed"
@@ -151,7 +149,7 @@ class CaptionStyle(StrEnum):
 
 
 class GenerationOptions(BaseModel):
-    """What a task changes of its preset; None leaves it as the preset says."""
+    """Changes to the task's preset; None keeps the preset's value."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -174,7 +172,7 @@ if TYPE_CHECKING:
     AnyPreset = Preset | Literal["factual", "balanced", "creative", "quality", "speed"]
     AnyCaptionStyle = CaptionStyle | Literal["brief", "detailed", "dense"]
 else:
-    # Pydantic makes a member of a name that a caller wrote.
+    # Pydantic converts names from callers to members.
     AnyDocumentType, AnyPreparation, AnyPrefer = DocumentType, Preparation, Prefer
     AnyWitness, AnyPreset, AnyCaptionStyle = Witness, Preset, CaptionStyle
 
@@ -187,7 +185,7 @@ else:
 
     def _writable(secret: SecretStr) -> SecretStr:
         if not 0 < len(secret) <= storable.PASSWORD or "\0" in secret.get_secret_value():
-            raise storable.invalid(f"a password has 1 to {storable.PASSWORD:,} characters, none of them NUL")
+            raise storable.invalid(f"a password has 1 to {storable.PASSWORD:,} characters without NUL")
         return secret
 
     Password = Annotated[
@@ -198,21 +196,22 @@ else:
 
 def _checked_instructions(instructions: str) -> str:
     if not instructions.strip() or not storable.is_storable(instructions):
-        raise storable.invalid("instructions are text that says something, without NUL")
+        raise storable.invalid("instructions must be text without NUL, and not blank")
     return instructions
 
 
-# An error about a task must not quote what it was made of: that may be a document. Not `defer_build`: pydantic builds a
+# An error about a task must not quote its input, which may be a document. Not `defer_build`: pydantic builds a
 # dataclass without a lock, and the first tasks of two threads would clash.
 _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
 
 @dataclass(frozen=True, config=_CONFIG)
 class Task(Generic[R_co]):
-    """A piece of work on one source; the type parameter is what its job returns.
+    """Work on one source; the type parameter is the type of the job's result.
 
-    The client replaces `source` by a reference to the payload store; a stored task holds nothing else of the document.
-    Text that begins with `http://`, `https://` or `s3://` is a URL, which the fleet fetches; any other is a path.
+    The client replaces `source` with a reference to the payload store; a stored task contains nothing else of the
+    document. Text that begins with `http://`, `https://` or `s3://` is a URL, which the fleet fetches; other text is a
+    path.
     """
 
     kind: ClassVar[str]
@@ -221,55 +220,55 @@ class Task(Generic[R_co]):
 
     source: Source = Field(repr=False)
     cache: bool = Field(default=True, kw_only=True)
-    """Whether an earlier reading may be the result, and later tasks may use this reading; False: neither."""
+    """Whether this task may use an earlier reading, and later tasks may use this one."""
 
 
 def languages_of(language: str | None) -> tuple[str, ...]:
-    """Return the languages that a task names, in their order."""
+    """Return a task's languages in their order."""
     return tuple(language.split(",")) if language else ()
 
 
 @dataclass(frozen=True, config=_CONFIG)
 class ReadPages(Task[R_co]):
-    """What the tasks have in common whose parts are pages."""
+    """Fields of all tasks whose parts are pages."""
 
     stage: ClassVar[Stage] = Stage.READ
 
     document_type: AnyDocumentType = Field(default=DocumentType.MIXED, kw_only=True)
     language: str | None = Field(default=None, kw_only=True, pattern=r"^[a-z]{2}(,[a-z]{2}){0,7}$")
-    """ISO 639-1, as in `en`, or several as in `en,ko,zh`; None: whatever the engine recognises. Of several, a page is
-    read by what knows its script."""
+    """ISO 639-1 codes, such as `en` or `en,ko,zh`; None means all languages of the engine. With several, the page's
+    script decides which engine reads it."""
     fields: FieldsOf = Field(default=None, kw_only=True)
-    """A pydantic model or a JSON schema of an object that each page shall fill, beside its text."""
+    """A pydantic model or the JSON schema of an object that each page fills, in addition to its text."""
     instructions: Annotated[str, AfterValidator(_checked_instructions)] | None = Field(
         default=None, kw_only=True, repr=False, max_length=storable.INSTRUCTIONS
     )
     """Prompt of a language model for each page; None: that of its reader card."""
     preset: AnyPreset | None = Field(default=None, kw_only=True)
-    """How to write; None: as the model's reader card says, which is mostly greedily."""
+    """Settings for text generation; None: those of the model's reader card, usually greedy decoding."""
     options: GenerationOptions | None = Field(default=None, kw_only=True)
-    """What to change of the preset."""
+    """Changes to the preset."""
     adapter: str | None = Field(default=None, kw_only=True, min_length=1, max_length=storable.NAME)
-    """LoRA adapter to read with, by the name that the fleet's settings give it."""
+    """LoRA adapter for reading, by its name in the fleet's settings."""
     pages: Annotated[str, AfterValidator(lambda pages: str(PageRanges.parse(pages)))] | None = Field(
         default=None, kw_only=True
     )
-    """Which to read, as in `1-3,7,9-`: counted from 1, in the document's order, each once. None: all of them."""
+    """Pages to read, such as `1-3,7,9-`: counted from 1, in document order, each once. None: all pages."""
     password: Password = Field(default=None, kw_only=True, repr=False)
-    """What opens a protected PDF."""
+    """Password of a protected PDF."""
     prepare: tuple[AnyPreparation, ...] | None = Field(
         default=None, kw_only=True, max_length=len(Preparation)
     )
-    """Steps by which pages are prepared; `()`: they are read as they are. None: as the fleet is set."""
+    """Steps that prepare pages; `()`: none. None: the fleet's setting."""
     prefer: AnyPrefer = Field(default=Prefer.AUTO, kw_only=True)
-    """What a page of a PDF is read from, if it brings its own text."""
+    """Source of text on PDF pages that have a text layer."""
     witness: AnyWitness | None = Field(default=None, kw_only=True)
-    """Who reads its pages beside a language model; None: as the fleet is set."""
+    """Witness of a language model; None: the fleet's setting."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
 class ReadDocument(ReadPages[Document]):
-    """Read the text of a document: a picture, a TIFF of many frames, a PDF or a DICOM file."""
+    """Read the text of a document: a picture, a multi-frame TIFF, a PDF or a DICOM file."""
 
     kind: ClassVar[str] = "document.read"
     result_type: ClassVar[type[BaseModel]] = Document
@@ -277,10 +276,10 @@ class ReadDocument(ReadPages[Document]):
 
 @dataclass(frozen=True, config=_CONFIG)
 class ReadBundle(ReadPages[Bundle]):
-    """Read documents that were scanned into one file, and find where each begins, its kind and its patient.
+    """Read documents that were scanned into one file, and find the start, kind and patient of each.
 
-    Several files in a sequence are one bundle in that order; so are those of a folder, in the natural order of their
-    names: `page-2` before `page-10`.
+    A sequence of files is one bundle in that order; so is a folder, with its files in natural order: `page-2` before
+    `page-10`.
     """
 
     kind: ClassVar[str] = "bundle.read"
@@ -288,7 +287,7 @@ class ReadBundle(ReadPages[Bundle]):
 
     source: Sources = Field(repr=False)  # type: ignore[assignment]  # other tasks have one
     subject: Subject | None = Field(default=None, kw_only=True, repr=False)
-    """The only patient whom its documents may be of; None: any."""
+    """The only possible patient of the documents; None: any patient."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -303,18 +302,18 @@ class CaptionVideo(Task[Captions]):
     """The language of the captions: `en` or `ko`."""
     style: AnyCaptionStyle = Field(default=CaptionStyle.DETAILED, kw_only=True)
     segments: timedelta | None = Field(default=None, kw_only=True, gt=timedelta())
-    """Length of one segment; None: as the fleet is set."""
+    """Length of one segment; None: the fleet's setting."""
     preset: AnyPreset | None = Field(default=None, kw_only=True)
-    """How to write; None: balanced."""
+    """Settings for text generation; None: balanced."""
     options: GenerationOptions | None = Field(default=None, kw_only=True)
-    """What to change of the preset."""
+    """Changes to the preset."""
     adapter: str | None = Field(default=None, kw_only=True, min_length=1, max_length=storable.NAME)
-    """LoRA adapter to caption with, by the name that the fleet's settings give it."""
+    """LoRA adapter for captions, by its name in the fleet's settings."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
 class RequestFile(Task[Document]):
-    """Hold a file of requests, a JSON line each, for the OpenAI API of the gateway. It has no part."""
+    """A file of requests as JSON lines, for the gateway's OpenAI API. The task has no parts."""
 
     kind: ClassVar[str] = "openai.file"
     stage: ClassVar[Stage] = Stage.INGEST
@@ -322,27 +321,27 @@ class RequestFile(Task[Document]):
 
     lines: int = Field(kw_only=True, ge=1)
     kept_s: int | None = Field(default=None, kw_only=True)
-    """For how long the file is there, or those of answers after a batch; None: for as long as what it is made of."""
+    """How long the file, or a batch's answer file, exists; None: as long as its source."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
 class RequestBatch(RequestFile):
-    """Submit a job for each line of a file of requests. The gateway does it; it has no part."""
+    """Submit a job for each line of a request file. The gateway does this; the task has no parts."""
 
     kind: ClassVar[str] = "openai.batch"
 
     file: str = Field(kw_only=True)
-    """The id of the file."""
+    """Id of the file."""
     window: str = Field(kw_only=True)
-    """In what time the requests are answered, as the client wrote it."""
+    """Completion window of the requests, as the client wrote it."""
     following: int = Field(default=0, kw_only=True)
-    """The number of the next line to be submitted."""
+    """Number of the next line to submit."""
     refused: int = Field(default=0, kw_only=True)
-    """Lines before it that are no request."""
+    """Earlier lines that are no valid request."""
 
 
 HIDDEN_KINDS: Final = (RequestFile.kind, RequestBatch.kind)
-"""Kinds of jobs without a part, which lists and counts of jobs leave out unless they ask for them."""
+"""Kinds of jobs without parts, which lists and counts of jobs exclude by default."""
 
 _TYPES: dict[str, type[Task[Any]]] = {
     task.kind: task for task in (ReadDocument, ReadBundle, CaptionVideo, RequestFile, RequestBatch)
@@ -351,9 +350,9 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(task) for kind, task
 
 
 def task_to_json(task: Task[Any], source: PayloadRef | UrlRef | None = None) -> dict[str, Any]:
-    """Return the task as it is stored. Its source, or the one given in its place, must be a `PayloadRef` or a `UrlRef`.
+    """Return the task in its stored form. Its source, or `source` instead, must be a `PayloadRef` or a `UrlRef`.
 
-    A URL stands beside the source, which is null until the fleet has fetched it.
+    A URL is stored beside the source, which is null until the fleet has fetched it.
     """
     left_out = {"source"} if source else None
     stored: dict[str, Any] = _ADAPTERS[task.kind].dump_python(task, mode="json", exclude=left_out)
@@ -364,7 +363,7 @@ def task_to_json(task: Task[Any], source: PayloadRef | UrlRef | None = None) -> 
 
 
 def task_from_json(kind: str, stored: Mapping[str, Any]) -> Task[Any]:
-    """Return the task that `task_to_json` wrote. Raises `pydantic.ValidationError` on anything else."""
+    """Return the task that `task_to_json` wrote. Raises `pydantic.ValidationError` for other values."""
     given = {name: value for name, value in stored.items() if name != "url"}
     if stored.get("source") is None and "url" in stored:
         given["source"] = {"url": stored["url"]}
@@ -383,13 +382,13 @@ def has_pages(kind: str) -> bool:
 
 
 SPLIT_COST: Final = 1
-"""Tokens that the split of a bundle counts as: it needs no engine."""
+"""Token count of the split of a bundle, which needs no engine."""
 
-_PATCH = 28  # pixels on a side of what becomes one token: 14 px patches merged 2 x 2
+_PATCH = 28  # side of one token's square in pixels: 14 px patches merged 2 x 2
 _MIN_PIXELS = 56 * 56
 _MAX_PIXELS = 12_845_056  # of the published checkpoints' preprocessor_config.json
 PROMPT_TOKENS = 64
-"""What the instruction and the chat template are taken to be."""
+"""Assumed length of the instruction and the chat template."""
 
 EXPECTED_OUTPUT_TOKENS: dict[str, int] = {
     DocumentType.PRESCRIPTION: 200,
@@ -404,10 +403,10 @@ EXPECTED_OUTPUT_TOKENS: dict[str, int] = {
     "caption-dense": 256,
     "summary": 256,
 }
-"""Output tokens of a part by workload: where a fleet starts before it has learned its own.
+"""Expected output tokens of a part by workload, until a fleet has learned its own.
 
-Pages by document type: the means of the medical workload the product is sized for. Fields: as a prescription's text.
-Captions: within the 50 to 256 new tokens that a caption is asked to have.
+Pages by document type: means of the medical workload that the product is sized for. Fields: the text of a prescription.
+Captions: within the 50 to 256 new tokens that captions are asked to have.
 """
 
 
@@ -427,17 +426,17 @@ def image_tokens(width: int, height: int) -> int:
 
 
 def segment_cost(frames: int, width: int, height: int, style: CaptionStyle) -> int:
-    """Return the tokens one video segment is expected to take: two frames share theirs, as in Qwen2.5-VL's clips."""
+    """Return the expected tokens of a video segment: two frames share theirs, as in Qwen2.5-VL's clips."""
     seen = ceil(frames / 2) * image_tokens(width, height)
     return seen + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS[f"caption-{style}"]
 
 
 def summary_cost(segments: int, style: CaptionStyle) -> int:
-    """Return the tokens the summary of so many segments is expected to take: their captions, and its own text."""
+    """Return the expected tokens of a summary of so many segments: their captions and its own text."""
     captions = segments * EXPECTED_OUTPUT_TOKENS[f"caption-{style}"]
     return captions + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS["summary"]
 
 
 def page_cost(width: int, height: int, document_type: DocumentType) -> int:
-    """Return the tokens one page is expected to take: picture, prompt and answer."""
+    """Return the expected tokens of a page: picture, prompt and answer."""
     return image_tokens(width, height) + PROMPT_TOKENS + EXPECTED_OUTPUT_TOKENS[document_type]

@@ -1,4 +1,4 @@
-"""Work that ends even if its caller is cancelled, blocking work beside an asyncio loop above all."""
+"""Runs work to its end even if its caller is cancelled, such as blocking work in threads beside an asyncio loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 async def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Await the work and return what it returns.
+    """Await the work and return its result.
 
-    A caller that is cancelled meanwhile, however often, goes on once it has ended.
+    If the caller is cancelled, even repeatedly, the cancellation is raised only after the work has ended.
     """
     running = asyncio.ensure_future(work)
     try:
@@ -25,9 +25,9 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def finish_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run it in a thread of the loop's and return what it returns.
+    """Run the work in a thread of the loop and return its result.
 
-    A caller that is cancelled meanwhile goes on once it has ended: it never outlives the files it works on.
+    If the caller is cancelled, the cancellation is raised only after the work has ended, so that its files still exist.
     """
     return await finish(asyncio.to_thread(work, *args, **kwargs))
 
@@ -36,7 +36,7 @@ _AGAIN_S = 1.0
 
 
 async def end(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and wait until it has let go of what it holds, a connection for one."""
-    while not task.done():  # a library may swallow the first: redis-py does while it connects
+    """Cancel a task and wait until it has ended and released its resources, such as a connection."""
+    while not task.done():  # a library may swallow a cancellation: redis-py does while it connects
         task.cancel()
         await asyncio.wait([task], timeout=_AGAIN_S)

@@ -1,10 +1,10 @@
-"""Traces by OpenTelemetry, for client and fleet; while they are off, nothing of it is imported and nothing recorded.
+"""OpenTelemetry traces for clients and the fleet. While tracing is off, nothing is imported or recorded.
 
-A job's trace is that of the span in which it was submitted. The job keeps the span as a W3C `traceparent`, and whatever
-happens to it later, in whichever process, hangs below. A job that was submitted without a span, or with one that is not
-sampled, has none, and costs nothing.
+A job's trace is that of the span in which it was submitted. The job stores that span as a W3C `traceparent`, and all
+later work on it, in any process, becomes a child. A job without a span, or with one that is not sampled, has no trace
+and no cost.
 
-Spans hold names, ids, codes and counts, and never an exception's text: it may hold a document's.
+Spans contain names, ids, codes and counts, but never the text of an exception, which may quote a document.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 Value = str | bool | int | float
 Attributes = Mapping[str, Value | None]
-"""Of a span; those that are None are left out."""
+"""Attributes of a span; those that are None are left out."""
 
 _FLUSH_S = 5.0
-"""What the last spans of a process may take; then it ends without them."""
+"""Time in which a process exports its last spans before it ends without them."""
 
 
 class TracingUnavailableError(ValueError):
-    """PECIA_TRACING is on, and OpenTelemetry is not installed."""
+    """PECIA_TRACING is on, but OpenTelemetry is not installed."""
 
     def __init__(self) -> None:
         super().__init__(f"needs OpenTelemetry: {install_command('otel')}")
 
 
 class SpanKind(StrEnum):
-    """Who calls whom, by OpenTelemetry's names."""
+    """Kind of a span, by OpenTelemetry's names."""
 
     INTERNAL = "internal"
     CLIENT = "client"
@@ -50,7 +50,7 @@ class SpanKind(StrEnum):
 
 
 class Span:
-    """A span in progress; a no-op if nothing is recorded."""
+    """A span in progress, or a no-op if nothing is recorded."""
 
     __slots__ = ("_span",)
 
@@ -59,7 +59,7 @@ class Span:
 
     @property
     def traceparent(self) -> str | None:
-        """What spans of other processes hang below, as W3C writes it; None if it is not recorded."""
+        """The span as W3C `traceparent`, for child spans in other processes; None if it is not recorded."""
         if self._span is None or not self._span.is_recording():
             return None
         context = self._span.get_span_context()
@@ -71,12 +71,12 @@ class Span:
             self._span.set_attributes(_given(attributes))
 
     def end(self) -> None:
-        """End a span that was begun `apart`."""
+        """End a span that was begun by `apart`."""
         if self._span is not None:
             self._span.end()
 
     def fail(self, code: str) -> None:
-        """Record that it failed, by a code."""
+        """Record a failure by its code."""
         if self._span is not None and _tracing is not None:
             self._span.set_attribute("error.type", code)
             self._span.set_status(_tracing.trace.StatusCode.ERROR)
@@ -86,7 +86,7 @@ NO_SPAN = Span()
 
 
 class _Tracing:
-    """OpenTelemetry's API, and our tracer."""
+    """OpenTelemetry's API, and the tracer of this package."""
 
     def __init__(self, provider: TracerProvider | None) -> None:
         try:
@@ -100,12 +100,12 @@ class _Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def below(self, traceparent: str | None) -> Context | None:
-        """Return the context of a span of another process; None if that is no traceparent."""
+        """Return the context of another process's span, or None if the traceparent is invalid."""
         context = self._propagator.extract({"traceparent": traceparent}) if traceparent else self.nowhere
         return context if self.trace.get_current_span(context).get_span_context().is_valid else None
 
     def active(self) -> trace.Span | None:
-        """Return the span in progress here, if it is recorded."""
+        """Return the current span, if it is recorded."""
         span = self.trace.get_current_span()
         return span if span.is_recording() else None
 
@@ -119,7 +119,7 @@ class _Tracing:
         began: int | None = None,
         links: Iterable[str] = (),
     ) -> trace.Span:
-        """Begin a span in a context, None: that of the span in progress, which it does not replace."""
+        """Begin a span in a context, or for None as a child of the current span. It does not become the current one."""
         spans = [self.trace.get_current_span(one) for one in map(self.below, links) if one is not None]
         return self._tracer.start_span(
             name,
@@ -132,7 +132,7 @@ class _Tracing:
 
     @contextmanager
     def opened(self, span: trace.Span, expected: tuple[type[Exception], ...] = ()) -> Iterator[Span]:
-        """Run the block in the span. Exceptions that are not `expected` make it fail."""
+        """Run the block in the span. Exceptions other than `expected` mark it as failed."""
         opened = Span(span)
         with self.trace.use_span(
             span, end_on_exit=True, record_exception=False, set_status_on_exception=False
@@ -149,28 +149,28 @@ _tracing: _Tracing | None = None
 
 
 def enable(provider: TracerProvider | None = None) -> None:
-    """Make spans in this process from now on; None: with the application's own provider.
+    """Create spans in this process from now on; for None, with the application's own provider.
 
     Raises `TracingUnavailableError`.
     """
-    global _tracing  # noqa: PLW0603  as OpenTelemetry's provider, one for the process
+    global _tracing  # noqa: PLW0603  one for the process, like OpenTelemetry's provider
     if _tracing is None or provider is not None:
         _tracing = _Tracing(provider)
 
 
 def disable() -> None:
-    """Make no more spans in this process."""
+    """Create no more spans in this process."""
     global _tracing  # noqa: PLW0603  as above
     _tracing = None
 
 
 def is_on() -> bool:
-    """Return whether spans are made in this process."""
+    """Return whether this process creates spans."""
     return _tracing is not None
 
 
 def current() -> Span:
-    """Return the span in progress here."""
+    """Return the current span."""
     active = _tracing and _tracing.active()
     return Span(active) if active else NO_SPAN
 
@@ -184,7 +184,7 @@ def headers() -> dict[str, str]:
 def span(
     name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:
-    """Run the block in a child of the span in progress; without one, in none."""
+    """Run the block in a child of the current span; without a current span, in none."""
     if _tracing is None or _tracing.active() is None:
         return nullcontext(NO_SPAN)
     return _tracing.opened(_tracing.start(name, attributes, kind))
@@ -199,9 +199,9 @@ def under(
     began: int | None = None,
     expected: tuple[type[Exception], ...] = (),
 ) -> AbstractContextManager[Span]:
-    """Run the block in a child of another process's span; without one, in none.
+    """Run the block in a child of another process's span; without a valid `traceparent`, in no span.
 
-    It began then, in nanoseconds since the epoch, if not now. Exceptions that are `expected` are no failure of it.
+    `began` sets an earlier start, in nanoseconds since the epoch. `expected` exceptions do not mark the span as failed.
     """
     if _tracing is None or (context := _tracing.below(traceparent)) is None:
         return nullcontext(NO_SPAN)
@@ -222,7 +222,7 @@ def apart(
     kind: SpanKind = SpanKind.INTERNAL,
     links: Iterable[str] = (),
 ) -> Span:
-    """Begin the first span of a trace, with links to others; the caller ends it, and it is not the one in progress."""
+    """Begin the first span of a new trace, with links to others. It is not the current span; the caller ends it."""
     return (
         Span(_tracing.start(name, attributes, kind, _tracing.nowhere, links=links)) if _tracing else NO_SPAN
     )
@@ -237,9 +237,9 @@ def past(
     kind: SpanKind = SpanKind.INTERNAL,
     below: str | None = None,
 ) -> None:
-    """Record something that is over, from nanoseconds to nanoseconds since the epoch.
+    """Record a span for past work, with both times in nanoseconds since the epoch.
 
-    It is a child of the span in progress, or of the named one.
+    It is a child of the current span, or of the one that `below` names.
     """
     if _tracing is not None:
         context = _tracing.below(below)
@@ -248,7 +248,7 @@ def past(
 
 
 def messaging(operation: str, messages: int | None = None) -> dict[str, Value | None]:
-    """Return the attributes of an operation on messages, or on a batch of so many."""
+    """Return the attributes of an operation on a message, or on a batch of `messages`."""
     return {
         "messaging.system": "pecia",
         "messaging.operation.name": operation,
@@ -263,10 +263,10 @@ def _given(attributes: Attributes | None) -> dict[str, Value]:
 
 @contextmanager
 def exported(settings: ConnectionSettings, service: str) -> Iterator[None]:
-    """Make spans for the length of the block, if the settings say so, and send them where `OTEL_*` says.
+    """Create spans during the block if the settings enable it, and export them as the `OTEL_*` variables say.
 
-    `service` is what the process is called, if `OTEL_SERVICE_NAME` does not name it. Sending runs on a thread of its
-    own and drops what does not fit its queue. Raises `TracingUnavailableError`.
+    `service` names the process, unless `OTEL_SERVICE_NAME` does. A separate thread exports, and drops spans that do not
+    fit its queue. Raises `TracingUnavailableError`.
     """
     if not settings.tracing:
         yield
@@ -279,14 +279,14 @@ def exported(settings: ConnectionSettings, service: str) -> Iterator[None]:
     except ImportError:
         raise TracingUnavailableError from None
     resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # an application brings its own
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # an application has its own
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     enable(provider)
     try:
         yield
     finally:
         disable()
-        # In a thread: the SDK waits for a collector that is away as long as it likes.
+        # In a thread: the SDK waits without limit for an unavailable collector.
         flushing = Thread(target=provider.shutdown, name="traces-flush", daemon=True)
         flushing.start()
         flushing.join(_FLUSH_S)

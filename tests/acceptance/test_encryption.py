@@ -119,7 +119,7 @@ def test_the_command_reads_with_the_key_alone_and_tells_what_is_under_which(
     without = sealed.pecia("result", str(jobs[0].id), "--json")
     assert PRINTED in with_key.stdout, with_key.stderr
     assert (without.returncode, without.stdout, without.stderr.count("\n")) == (2, "", 1)
-    assert "'old', which PECIA_ENCRYPTION_KEYS does not hold here" in without.stderr
+    assert "'old', which PECIA_ENCRYPTION_KEYS lacks here" in without.stderr
     told = sealed.pecia("keys", "status", "--json", new=NEW, old=OLD)
     unknown = sealed.pecia("keys", "status", new=NEW)
     assert (told.returncode, told.stderr) == (0, "")
@@ -171,7 +171,7 @@ def test_a_new_key_is_what_the_setting_takes() -> None:
         (("new", "two words"), {}, "1 to 64 letters"),
         (("new", "old"), {"old": OLD}, "There is a key 'old' already"),
         (("rotate",), {}, "There is no key to encrypt with: set PECIA_ENCRYPTION_KEYS"),
-        (("status",), {"old": "no key"}, "PECIA_ENCRYPTION_KEYS holds something that is no key"),
+        (("status",), {"old": "no key"}, "PECIA_ENCRYPTION_KEYS contains an invalid key"),
         (("status",), {"old": OLD}, "Set PECIA_DATABASE_URL"),
     ],
 )

@@ -54,7 +54,7 @@ def test_a_client_over_http_reads_too(fleet: Any, drawn: Draw, tmp_path: Path) -
     assert run_pecia("access", "revoke", key["id"], env=fleet.environment).returncode == 0
     with (
         Client(fleet.fleet.gateway, api_key="pecia_x_y") as client,
-        pytest.raises(AccessError, match="no such key"),
+        pytest.raises(AccessError, match="key does not exist"),
     ):
         client.job(job.id)
     listed = run_pecia("access", "list", "--tenant", "clinic", env=fleet.environment).stdout

@@ -160,7 +160,7 @@ def test_documents_are_read_from_the_other_terminal_and_the_screen_says_how_the_
 ) -> None:
     assert papers.is_dir()
     read = desk.run("read", "scan.png", "report.pdf", "--wait", "--json")
-    assert (read.returncode, read.stderr) == (0, "pecia: 2 documents, 3 pages read: none wants a look.\n")
+    assert (read.returncode, read.stderr) == (0, "pecia: 2 documents, 3 pages read: none needs a review.\n")
     scan, report = lines(read)
     assert (scan["file"], scan["state"], report["file"]) == ("scan.png", "succeeded", "report.pdf")
     assert [page["text"] for page in scan["pages"]] == ["Scanned at the desk"]

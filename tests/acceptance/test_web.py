@@ -149,7 +149,7 @@ def test_a_link_signs_in_and_leaves_no_key_in_the_address(browser: Browser, flee
         assert page.url == f"{fleet.fleet.gateway}/"
         page.goto(f"{fleet.fleet.gateway}/#pecia_x_y")
         page.reload()
-        expect(page.get_by_role("status")).to_contain_text("There is no such key")
+        expect(page.get_by_role("status")).to_contain_text("The key does not exist")
     secret = link.split("_", 2)[2]
     kept = [path for path in fleet.fleet.home.path.rglob("*") if path.suffix == ".log"]
     assert kept

@@ -151,7 +151,7 @@ def test_no_bundle_has_nothing_to_correct(client: Client, house: House, picture:
     page = client.submit(ReadDocument(picture()))
     house.work_off(page)
     for job in (page, client.submit(ReadBundle(picture()))):
-        with pytest.raises(InvalidOptionError, match="no bundle that was split"):
+        with pytest.raises(InvalidOptionError, match="has no split"):
             client.correct(job, change("accept", document=1))
     with pytest.raises(JobNotFoundError):
         client.correct(UUID(int=1), change("accept", document=1))

@@ -110,7 +110,7 @@ def test_an_object_without_url_is_refused(
     told = pecia("s3://scans/in", **reached)
     assert told.exit_code == 2
     assert told.stdout == "2 documents: 1 handed over, 0 handed over before, 1 refused.\n"
-    assert "break.pdf: The URL has no form that is fetched" in told.stderr
+    assert "break.pdf: The URL cannot be fetched" in told.stderr
     assert house.query("SELECT task->>'url' FROM jobs") == [("s3://scans/in/scan.pdf",)]
 
 

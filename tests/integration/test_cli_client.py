@@ -35,7 +35,7 @@ from tests.shared.limits import WAIT_S
 
 _PECIA = (sys.executable, "-m", "pecia")
 
-ALL_WELL = "2 documents, 2 pages read: none wants a look."
+ALL_WELL = "2 documents, 2 pages read: none needs a review."
 DAMAGED = Failure.of(FailureCode.DAMAGED)
 
 
@@ -192,7 +192,7 @@ def test_pages_are_printed_as_they_are_read_and_stay_after_a_cancel(shell: Shell
     assert (meanwhile.returncode, meanwhile.stdout.count("--- long.pdf, page")) == (3, 3)
     assert one_line(meanwhile).startswith("long.pdf: running, 3 of 400 pages are read; `pecia wait")
 
-    cancelled = f"long.pdf: cancelled, 3/400 read; `pecia result {job}` gives what is read\n"
+    cancelled = f"long.pdf: cancelled, 3/400 read; `pecia result {job}` prints what is read\n"
     assert shell.run("cancel", str(job)).stdout == cancelled
     out, err = reading.communicate(timeout=WAIT_S)
     assert [json.loads(line).get("number", "end") for line in out.splitlines()] == [18, "end"]
@@ -431,7 +431,7 @@ def test_a_terminal_shows_progress_on_standard_error(shell: Shell, eventually: E
     out, _ = process.communicate(timeout=WAIT_S)
     os.close(ours)
     assert process.returncode == 0
-    assert "passed over 1 of another kind" in shown
+    assert "skipped 1 of another kind" in shown
     assert "submitted" in shown
     assert [json.loads(line)["file"] for line in out.splitlines()] == ["a.png", "b.png"]
 

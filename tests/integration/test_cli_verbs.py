@@ -176,7 +176,7 @@ def test_a_document_that_another_job_holds_is_told_of(
 ) -> None:
     client.submit(ReadDocument(picture()))
     told = pecia("purge", "--job", job.id, "--yes")
-    assert "1 of them hold documents that other jobs were given too" in told.stdout
+    assert "1 of them share their document with other jobs" in told.stdout
 
 
 def test_an_erased_job_says_so_wherever_it_is_shown(pecia: Pecia, job: Job[Any]) -> None:
@@ -291,9 +291,9 @@ def test_dead_deliveries_are_shown_try_by_try_and_replayed(  # noqa: PLR0917  fi
         (dead,) = lines(webhook("deliveries", "--state", "dead", "--endpoint", endpoint, "--json"))
         assert dead["last_error"] == "http_500"
         assert "no room" in webhook("deliveries", dead["id"]).stdout
-        assert webhook("replay", "--all").stdout == "1 deliveries go out again.\n"
+        assert webhook("replay", "--all").stdout == "1 deliveries are sent again.\n"
         eventually(lambda: client.deliveries(state="delivered"))
-    assert webhook("replay", "--all").stdout == "0 deliveries go out again.\n"
+    assert webhook("replay", "--all").stdout == "0 deliveries are sent again.\n"
 
 
 def post(url: str, secret: str) -> int:

@@ -87,7 +87,7 @@ def test_a_gateway_refuses_more_deliveries_than_it_shows(gateway: Gateway) -> No
     _, key = gateway.key()
     with Client(gateway.url, api_key=key) as remote:
         assert remote.deliveries(limit=500) == []
-        with pytest.raises(InvalidOptionError, match="500 deliveries at most"):
+        with pytest.raises(InvalidOptionError, match="at most 500 deliveries"):
             remote.deliveries(limit=501)
 
 

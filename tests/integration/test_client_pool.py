@@ -136,5 +136,5 @@ def test_a_url_is_read_as_sqlalchemy_reads_it(url: str, named: dict[str, str]) -
 
 @pytest.mark.parametrize("url", ["", "host/db", "postgresql://host/db?nonsense=1"])
 def test_what_is_no_url_of_a_database_is_refused(url: str) -> None:
-    with pytest.raises(InvalidSettingError, match="PECIA_DATABASE_URL is no URL of a database"):
+    with pytest.raises(InvalidSettingError, match="PECIA_DATABASE_URL is not a Postgres URL"):
         connect_options(url, 5)

@@ -204,7 +204,7 @@ def test_a_retry_runs_them_alone_again(client: Client, scribe: Any, job: Job[Doc
         (2, 1, "scribe"),
         (1, 0, "scribe"),
     ]
-    with pytest.raises(InvalidOptionError, match="no dead part"):
+    with pytest.raises(InvalidOptionError, match="does not exist"):
         client.retry_dead([dead[0].id, uuid4()])
 
     (reopened,) = client.retry_dead(dead)
@@ -234,7 +234,7 @@ def test_they_are_listed_shown_and_tried_again_on_the_command_line(
     assert [part["id"] for part in listed] == [str(timeout.id), str(poisoned.id)]
     assert str(poisoned.id) in dead("list", "--code", "poisoned")
     assert json.loads(dead("show", str(timeout.id), "--json"))["events"][-1]["reason"] == "timeout"
-    assert "poisoned: The part took its worker down" in dead("show", str(poisoned.id))
+    assert "poisoned: The part killed its worker" in dead("show", str(poisoned.id))
 
     assert dead("retry", str(timeout.id)) == f"{job.id} queued 1/4\n"
     assert [part.id for part in client.dead_parts()] == [poisoned.id]

@@ -392,7 +392,7 @@ def test_certify_wants_the_pages_that_it_draws_to_be_checked_whole(
     refused = pecia("certify", "--all", "--sample", "9", "--seed", "7")
     assert refused.exit_code == 1
     assert (
-        "1 of the pages that are drawn were not checked completely yet: `pecia review --sample 9 --seed 7`"
+        "1 of the drawn pages are not checked completely yet: `pecia review --sample 9 --seed 7`"
         in refused.output
     )
     assert pecia("certify", "--json").stdout == ""

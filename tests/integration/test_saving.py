@@ -147,7 +147,7 @@ def test_a_result_whose_document_is_gone_keeps_its_other_forms(
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_half_made(job: Job[Document], tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="is no file"):
+    with pytest.raises(OSError, match="is not a file"):
         job.save(tmp_path, "text")
     with pytest.raises(FileNotFoundError):
         job.save(tmp_path / "nowhere" / "page.txt")
@@ -278,7 +278,7 @@ def test_a_place_that_cannot_be_written_is_named_with_the_reason(pecia: Pecia, j
     assert (told.returncode, job.done) == (4, False)
     assert (
         told.stderr
-        == "pecia: The folder of the export cannot be used: File exists. Name another with --to.\n"
+        == "pecia: The folder of the export cannot be used: File exists. Name another one with --to.\n"
     )
 
 
@@ -324,7 +324,7 @@ def test_a_job_without_result_is_left(pecia: Pecia, client: Client, job: Job[Doc
     ("arguments", "hint"),
     [
         (["--format", "text"], "add -o DIR"),
-        (["--format", "json", "--json"], "leave out --format"),
+        (["--format", "json", "--json"], "omit --format"),
         (["-o", "taken"], "name a folder"),
         (["--format", "srt", "-o", "out"], "text, markdown, html, csv, json, fields, hocr, pdf"),
         (["--format", "pdf", "--quality", "0", "-o", "out"], "greater than or equal to 1"),

@@ -105,9 +105,9 @@ def test_an_account_does_nothing_but_its_work(
 REDIS_DOORS = {
     "a stranger's certificate": (
         lambda stores: stores.redis_url(trust=stores.stranger),
-        "no authority we trust",
+        "no trusted authority",
     ),
-    "no authority named": (lambda stores: stores.redis_url(options="?db=0"), "no authority we trust"),
+    "no authority named": (lambda stores: stores.redis_url(options="?db=0"), "no trusted authority"),
     "an authority that is not there": (
         lambda stores: stores.redis_url(options="?ssl_ca_certs=/nowhere.pem"),
         "not there",

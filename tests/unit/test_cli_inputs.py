@@ -42,7 +42,7 @@ def names(*words: str) -> list[str]:
 @pytest.mark.usefixtures("inbox")
 def test_a_folder_is_searched_whole_by_content_but_for_the_hidden(capsys: pytest.CaptureFixture[str]) -> None:
     assert names("inbox") == ["inbox/a.dat", "inbox/b.png", "inbox/ward/c.png"]
-    assert "passed over 1 of another kind: notes.txt\n" in capsys.readouterr().err
+    assert "skipped 1 of another kind: notes.txt\n" in capsys.readouterr().err
 
 
 def test_of_many_passed_over_the_first_are_named(inbox: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +50,7 @@ def test_of_many_passed_over_the_first_are_named(inbox: Path, capsys: pytest.Cap
         (inbox / "ward" / f"{number}.txt").write_text("call back")
     names("inbox")
     said = capsys.readouterr().err
-    assert "passed over 7 of another kind: notes.txt, ward/0.txt, " in said
+    assert "skipped 7 of another kind: notes.txt, ward/0.txt, " in said
     assert said.endswith("ward/3.txt, …\n")
 
 
@@ -78,8 +78,8 @@ def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         (["nowhere.png"], "there is no file 'nowhere.png'"),
         (["a" * 400], "there is no file"),
         (["*.tiff"], "no file matches '*.tiff'"),
-        (["inbox/.trash/empty"], "nothing in"),
-        (["-", "-"], "can be read once"),
+        (["inbox/.trash/empty"], "contains no file that this command accepts"),
+        (["-", "-"], "can be read only once"),
     ],
 )
 def test_a_word_that_stands_for_nothing_is_named(inbox: Path, words: list[str], said: str) -> None:
@@ -91,7 +91,7 @@ def test_a_word_that_stands_for_nothing_is_named(inbox: Path, words: list[str], 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_is_named(inbox: Path) -> None:
     (inbox / "b.png").chmod(0)
-    with pytest.raises(typer.BadParameter, match="may not be read"):
+    with pytest.raises(typer.BadParameter, match="cannot be read"):
         names("inbox/b.png")
 
 

@@ -98,7 +98,7 @@ def test_who_leaves_a_document_can_have_what_was_read_of_it(
     (job,) = fleet.submitted
     assert left.exit_code == 130
     assert left.stderr == (
-        f"pecia: '{scans[0]}' goes on: `pecia watch {job.id}` follows it, `pecia result {job.id}` gives what is read, "
+        f"pecia: '{scans[0]}' goes on: `pecia watch {job.id}` follows it, `pecia result {job.id}` prints what is read, "
         f"`pecia cancel {job.id}` ends it.\n"
     )
 
@@ -193,7 +193,7 @@ def test_what_was_accepted_and_refused_before_the_lane_was_full_is_told_with_jso
 
     assert isinstance(told.exception, QueueFullError)
     assert isinstance(told.exception.failures[0], InvalidSourceError)
-    assert f"{REFUSED}: A URL with a user name" in told.stderr
+    assert f"{REFUSED}: The fleet fetches no URL with a user name" in told.stderr
     (line,) = told.stdout.splitlines()
     assert json.loads(line)["job"] == str(fleet.submitted[0].id)
 

@@ -44,6 +44,6 @@ def test_one_line_at_the_end_says_how_many_want_a_look_and_what_to_run(
         "mixed.pdf, page 5: language_unread: Hangul",
     ]
     assert closing == (
-        "pecia: 2 documents, 5 pages read: 4 want a look (2 language_unread: Hangul, 1 review, 1 language_unread), "
+        "pecia: 2 documents, 5 pages read: 4 need a review (2 language_unread: Hangul, 1 review, 1 language_unread), "
         "1 failed. Next: `pecia review --batch ward-7`, `pecia list --batch ward-7`, `pecia read --language ko`."
     )

@@ -72,7 +72,7 @@ def test_what_was_stored_before_there_were_keys_can_be_read(stored: dict[str, An
 @pytest.mark.parametrize(
     ("keys", "part", "error", "said"),
     [
-        (ring(old=OLD), PART, KeyUnavailableError, "'new', which PECIA_ENCRYPTION_KEYS does not hold"),
+        (ring(old=OLD), PART, KeyUnavailableError, "'new', which PECIA_ENCRYPTION_KEYS lacks here"),
         (ring(new=OLD), PART, SealBrokenError, "'new'"),
         (BOTH, uuid4(), SealBrokenError, None),
     ],
@@ -218,13 +218,13 @@ def test_client_and_fleet_read_the_same_keys(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        (PLANTED, "holds no keys"),
-        ("[]", "holds no keys"),
-        ("{}", "holds no keys"),
-        (f'{{"a": "{PLANTED}"}}', "holds something that is no key"),
-        (json.dumps({"a": base64.b64encode(b"too short").decode()}), "holds something that is no key"),
-        (json.dumps({"a": {}}), "holds something that is no key"),
-        (json.dumps({"a key": NEW}), "names a key by 1 to 64 letters"),
+        (PLANTED, "contains no keys"),
+        ("[]", "contains no keys"),
+        ("{}", "contains no keys"),
+        (f'{{"a": "{PLANTED}"}}', "contains an invalid key"),
+        (json.dumps({"a": base64.b64encode(b"too short").decode()}), "contains an invalid key"),
+        (json.dumps({"a": {}}), "contains an invalid key"),
+        (json.dumps({"a key": NEW}), "must name keys by 1 to 64 letters"),
         (f'{{"a": "{NEW}", "a": "{OLD}"}}', "names a key twice"),
     ],
 )

@@ -347,7 +347,7 @@ NO_FORMS = [(PARTIAL, "docx", "markdown"), (PARTIAL, "pdf", "save")]
 
 
 @pytest.mark.parametrize(
-    ("result", "form", "said"), [*((*one, "take one of text, markdown, ") for one in HAVE_NOT), *NO_FORMS]
+    ("result", "form", "said"), [*((*one, "use one of text, markdown, ") for one in HAVE_NOT), *NO_FORMS]
 )
 def test_a_form_that_the_result_has_not_is_refused_with_what_to_do(result: Any, form: str, said: str) -> None:
     with pytest.raises(errors.InvalidFormatError, match=said):

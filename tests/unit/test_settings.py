@@ -15,7 +15,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(monkeypatch: pytest.Mon
     monkeypatch.setenv("PECIA_REDIS_ULR", "redis://")
     for settings in (ClientSettings, WorkerSettings):
         with pytest.raises(
-            SettingsError, match="PECIA_REDIS_ULR is no setting of Pecia: did you mean PECIA_REDIS_URL"
+            SettingsError, match="PECIA_REDIS_ULR is not a setting of Pecia: did you mean PECIA_REDIS_URL"
         ):
             read_settings(settings)
 
@@ -24,7 +24,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(monkeypatch: pytest.Mon
     ("written", "said"),
     [
         (b"PECIA_ENCRYPTION_KEY={}\n", "did you mean PECIA_ENCRYPTION_KEYS"),
-        (b"# \xb0\xa1\n", "no text in UTF-8"),
+        (b"# \xb0\xa1\n", "not UTF-8 text"),
     ],
     ids=["a typing error", "another encoding"],
 )
@@ -60,8 +60,8 @@ def test_a_client_and_a_fleet_understand_each_others_names(monkeypatch: pytest.M
     assert read_settings(WorkerSettings).lease.total_seconds() == 20
 
 
-NO_NETWORK = "names something that is no network: write `10.1.0.0/16`"
-NO_BUCKET = "names something that is no bucket: write `scans`"
+NO_NETWORK = "contains an invalid network: write `10.1.0.0/16`"
+NO_BUCKET = "contains an invalid bucket: write `scans`"
 REFUSED = [
     *(
         (name, "0", "Input should be greater than 0")
@@ -75,7 +75,7 @@ REFUSED = [
         )
     ),
     *(
-        ("WEBHOOK_SECRET", secret, "is no key")
+        ("WEBHOOK_SECRET", secret, "is not a valid key")
         for secret in ("whsec_", "whsec_c2hvcnQ=", "whsec_%%%", "a horse")
     ),
     *(
@@ -91,7 +91,10 @@ REFUSED = [
         ("SOURCE_BUCKETS", f'["scans", "{bucket}"]', NO_BUCKET)
         for bucket in ("s3://x", "s3:x", "", "/", "/a", "archive//outbox", "archive/../secrets", "archive/.")
     ),
-    *(("MAX_BACKLOG", value, r"is no JSON: see docs/settings\.md$") for value in ("urgent", '{"urgent"')),
+    *(
+        ("MAX_BACKLOG", value, r"is not valid JSON: see docs/settings\.md$")
+        for value in ("urgent", '{"urgent"')
+    ),
     ("MAX_PAGES", "s3cret-typed-into-the-wrong-line", ""),
     ("POLL_INTERVAL", "-1", ""),
 ]

@@ -1,1 +1,1 @@
-"""The client for asyncio: what waits, awaited. What is decided is decided by the modules of the same names above."""
+"""The client for asyncio. Modules of the same names one level up contain the logic that needs no waiting."""

@@ -1,4 +1,4 @@
-"""What operators ask of a fleet beside its jobs: usage, dead parts, the audit trail, erasure, keys of the gateway."""
+"""Calls for operators: usage, dead parts, the audit trail, erasure, and keys of the gateway."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class AsyncAdmin(AsyncOpening["AsyncConnections"]):
-    """What a client offers operators, and what opens and closes its connections.
+    """Calls of a client for operators; it also opens and closes the connections.
 
-    Behind a gateway only the erasure of named jobs is offered; all else raises `AccessError`.
+    Behind a gateway only `purge` of named jobs is available; all other calls raise `AccessError`.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class AsyncAdmin(AsyncOpening["AsyncConnections"]):
     async def usage(
         self, *, since: datetime | timedelta | None = None, by: str | None = None
     ) -> records.Usage:
-        """Return what the fleet has worked on, and what it took: parts that ended since a moment, or so long ago.
+        """Return the work of the fleet and its usage, over parts that ended since a point in time or a duration ago.
 
         `by` groups them: `document_type`, `kind`, `lane`, `engine`, `tenant`, or `metadata:KEY` by a value of metadata.
-        Raises `InvalidOptionError` for anything else.
+        Raises `InvalidOptionError` for any other text.
         """
         return await self._open().accounts.since(arguments.past(since), by)
 
@@ -60,9 +60,9 @@ class AsyncAdmin(AsyncOpening["AsyncConnections"]):
         since: datetime | timedelta | None = None,
         limit: int | None = None,
     ) -> list[records.DeadPart]:
-        """Return what the fleet has given up although the document may be fine, last first.
+        """Return parts that the fleet gave up although their document may be fine, the latest first.
 
-        These are parts on which workers died (`poisoned`), or whose last attempt failed by a code that is tried again.
+        Workers died on these parts (`poisoned`), or their last attempt failed with a code that is retried.
         """
         arguments.check_pages(limit)
         job_id = None if job is None else arguments.id_of(job)
@@ -71,14 +71,14 @@ class AsyncAdmin(AsyncOpening["AsyncConnections"]):
         )
 
     async def dead_part(self, part_id: UUID | str) -> records.DeadPart:
-        """Return one of them with its events. Raises `InvalidOptionError` if there is no such dead part."""
+        """Return one dead part with its events. Raises `InvalidOptionError` if the dead part does not exist."""
         return await self._open().dead.one(arguments.id_of(part_id))
 
     async def retry_dead(self, parts: Iterable[records.DeadPart | UUID]) -> list[AsyncJob[Any]]:
-        """Run dead parts again and return their jobs, reopened; their other failed parts stay failed.
+        """Run dead parts again and return their jobs, reopened. Other failed parts of these jobs stay failed.
 
         Each job sends another callback when it ends again. Raises `InvalidOptionError` for a part that is not dead,
-        before anything is done; `RetryRefusedError` at the first job that is still at work.
+        before any is run; `RetryRefusedError` at the first job that has not ended.
         """
         named = {part.id if isinstance(part, records.DeadPart) else part for part in parts}
         chosen = await self._open().dead.by_job(named)
@@ -95,14 +95,14 @@ class AsyncAdmin(AsyncOpening["AsyncConnections"]):
         reason: str | None = None,
         dry_run: bool = False,
     ) -> list[records.Erasure]:
-        """Erase documents, results, metadata, reasons and callbacks of jobs at once and for good; return what it was.
+        """Erase documents, results, metadata, reasons and callbacks of jobs permanently. Return what was erased.
 
-        Meant are the jobs to which all applies that is given: that were submitted `before` a moment, or so long ago,
-        and whose metadata has all of the pairs. Jobs that are not over are cancelled first, and no callback is sent of
-        it. Those that were purged before are left out. `reason` is kept with the record of it: write nothing of a
-        document into it. With `dry_run` nothing is erased.
+        The arguments select jobs that match all of them: submitted `before` a point in time or a duration ago, and with
+        all of these `metadata` pairs. Jobs that have not ended are cancelled first, without a callback. Jobs that were
+        purged before are left out. `reason` is kept in the audit trail: write no document content into it. With
+        `dry_run` nothing is erased.
 
-        Raises `InvalidOptionError` if nothing says which jobs, `JobNotFoundError` if there is no such job.
+        Raises `InvalidOptionError` if no argument selects jobs, `JobNotFoundError` if a job does not exist.
         """
         connections = self._open()
         job_ids: list[UUID] | None = None
@@ -123,9 +123,9 @@ class AsyncAdmin(AsyncOpening["AsyncConnections"]):
         client: str | None = None,
         since: datetime | timedelta | None = None,
     ) -> AsyncGenerator[records.AuditEntry, None]:
-        """Yield the audit trail, newest first: results that were read, and erasures. Fetched page by page.
+        """Yield the audit trail, newest first: reads of results, and erasures. Fetched page by page.
 
-        `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or how long ago.
+        `client` is a client's name (`PECIA_CLIENT_NAME`), `since` a point in time or a duration ago.
         """
         job_id = None if job is None else arguments.id_of(job)
         page = self._open().trail.page
@@ -142,9 +142,9 @@ class AsyncAdmin(AsyncOpening["AsyncConnections"]):
         pages_in_flight: int | None = None,
         expires: datetime | timedelta | None = None,
     ) -> tuple[AccessKey, str]:
-        """Make a key of the gateway; return it, and the text that its bearer shows, which is shown once.
+        """Make a key of the gateway. Return it with its text for the user, which only this call returns.
 
-        Raises `InvalidOptionError` for a name that cannot be one.
+        Raises `InvalidOptionError` for an invalid name.
         """
         return await self._open().access.add(
             tenant=tenant,
@@ -157,20 +157,20 @@ class AsyncAdmin(AsyncOpening["AsyncConnections"]):
         )
 
     async def rotate_key(self, key: UUID, *, overlap: timedelta = timedelta(days=7)) -> tuple[AccessKey, str]:
-        """Make a key with the rights of another, which ends after the overlap; return what `add_key` does."""
+        """Make a key with the rights of another, which ends after the overlap. Return the same as `add_key`."""
         return await self._open().access.rotate(key, arguments.checked_overlap(overlap))
 
     async def keys(self, tenant: str | None = None) -> list[tuple[AccessKey, AccessUsage]]:
-        """Return the gateway's keys, those of one tenant if it is named, and what of its limits each has taken."""
+        """Return the gateway's keys, all or those of one tenant, and how much of its limits each has used."""
         access = self._open().access
         return [(key, await access.load(key)) for key in await access.all(tenant)]
 
     async def revoke_key(self, key: UUID) -> None:
-        """End a key. Raises `InvalidOptionError` if there is no such key."""
+        """Revoke a key. Raises `InvalidOptionError` if the key does not exist."""
         await self._open().access.revoke(key)
 
     async def close(self) -> None:
-        """Close all connections. Using the client again opens new ones, on asyncio also in another loop."""
+        """Close all connections. A later call opens new ones, on asyncio also in another loop."""
         if (connections := self._take()) is not None:
             await connections.close()
 

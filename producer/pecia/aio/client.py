@@ -1,6 +1,6 @@
-"""The client: hands documents over, and finds their jobs again."""
+"""The client: submits tasks and finds their jobs again."""
 
-# ruff: noqa: ASYNC109  a `timeout` means to both kinds of client the same, which asyncio.timeout does not
+# ruff: noqa: ASYNC109  a `timeout` means the same in both kinds of client, unlike that of asyncio.timeout
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ R = TypeVar("R", bound=BaseModel)
 
 
 class AsyncClient(AsyncAdmin):
-    """A fleet, as an application sees it: by a `Client`, or by an `AsyncClient` with `await` before what does I/O.
+    """A fleet's interface for applications. An `AsyncClient` awaits the calls on which a `Client` blocks.
 
-    A `Client` is safe to share between threads. A forked child may go on using it, but can submit only if its parent
-    had not submitted before the fork. An `AsyncClient` belongs to the loop in which it is first used, until it is
-    closed; elsewhere, also in a forked child, it raises `WrongLoopError`. None of its statements runs in a thread;
-    files are read and hashed in the loop's.
+    A `Client` is safe to share between threads. A forked child may continue to use it, but can submit only if its
+    parent had not submitted before the fork. An `AsyncClient` belongs to the loop of its first use, until it is closed;
+    elsewhere, also in a forked child, it raises `WrongLoopError`. It runs no SQL in threads; the loop's threads read
+    and hash files.
 
-    Without arguments it reads `PECIA_*` from the environment and `.env`; without those it finds the fleet that
-    `pecia up` runs on this machine. Raises `ConfigurationError` if there is none. Connects when it is first used.
-    `Client("https://…", api_key=…)` reaches a fleet through its gateway, and needs none of its stores.
+    Without arguments it reads `PECIA_*` from the environment and `.env`, or else finds the fleet that `pecia up` runs
+    on this machine. Raises `ConfigurationError` if none runs. It connects at its first use.
+    `Client("https://…", api_key=…)` reaches a fleet through its gateway and does not access the stores.
     """
 
     async def submit(
@@ -67,16 +67,16 @@ class AsyncClient(AsyncAdmin):
         block: bool = False,
         timeout: float | None = None,
     ) -> AsyncJob[R]:
-        """Hand over one task and return its job, as soon as it is safe in Postgres.
+        """Submit one task. Return its job as soon as Postgres has stored it.
 
-        A repeated `idempotency_key` returns the job that is there, with `created` False; with another task it raises
-        `IdempotencyConflictError`. `not_before` and `expires` are points in time or distances from now. With
-        Redis away the job is accepted all the same, and starts once the fleet has noticed. If the lane is full
-        (`PECIA_MAX_BACKLOG`), `block` waits for room: `timeout` seconds at most, None: as long as it takes.
+        A repeated `idempotency_key` returns the existing job, with `created` False; with another task it raises
+        `IdempotencyConflictError`. `not_before` and `expires` are points in time or distances from now. If Redis is
+        unavailable, the job is accepted too, and starts once the fleet notices it. If the lane is full
+        (`PECIA_MAX_BACKLOG`), `block` waits for capacity: at most `timeout` seconds, or without limit if None.
 
-        Raises `InvalidSourceError` or `InvalidOptionError` before anything is written, `QueueFullError` if there is no
-        room, `UnavailableError` if Postgres or the payload store does not answer. Interrupted or cancelled before
-        it returns, it may have accepted the job: with an `idempotency_key` the same call finds it.
+        Raises `InvalidSourceError` or `InvalidOptionError` before anything is written, `QueueFullError` if the lane is
+        full, `UnavailableError` if Postgres or the payload store does not answer. A call that is interrupted or
+        cancelled may have accepted the job: the same call with the same `idempotency_key` finds it.
         """
         options = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
@@ -106,19 +106,19 @@ class AsyncClient(AsyncAdmin):
         block: bool = False,
         timeout: float | None = None,
     ) -> AsyncJobGroup[R]:
-        """Hand over many tasks and return their jobs, in order. Of a generator one step is held at a time.
+        """Submit many tasks and return their jobs, in order. A generator is consumed in steps of bounded memory.
 
-        A task that is refused leaves the others alone: when all are through, `SubmitManyError` has the jobs of the
-        others, and why each was refused. `UnavailableError` and `QueueFullError` end the call at once; their
-        `accepted` and `failures` say how far it came. With an `idempotency_prefix` the n-th task gets the key
-        `prefix/n`, from 0: a run that broke off can be repeated as it was, and one with mistakes once they are mended.
-        `idempotency_keys` gives each task a key of its own, in their order, whatever stands before it. A `Submission`
-        has the options of one task alone: metadata, priority, key, label.
+        A refused task does not affect the others: at the end, `SubmitManyError` has the jobs of the accepted tasks, and
+        the error of each refused one. `UnavailableError` and `QueueFullError` end the call at once; their `accepted`
+        and `failures` have the outcomes so far. With an `idempotency_prefix`, the n-th task gets the key `prefix/n`,
+        from 0: the same call can be repeated after an interruption, or once the refused tasks are corrected.
+        `idempotency_keys` gives each task its own key, in their order. A `Submission` has options of one task:
+        metadata, priority, key, label.
 
-        The jobs are a batch, by which they are found again (`group.batch`). `batch` is its name; one that there is
-        already is added to. The name is stored in plain text: write nothing of a document into it.
+        The jobs form a batch, by which they are found again (`group.batch`). `batch` is its name; an existing batch of
+        that name is extended. The name is stored in plain text: write no document content into it.
 
-        With `block` it waits whenever the lane is full, for `timeout` seconds at a time; None: as long as it takes.
+        With `block` the call waits whenever the lane is full, each time at most `timeout` seconds, or without limit.
         """
         options = self._options(
             priority=priority, metadata=metadata, webhook=webhook, not_before=not_before, expires=expires
@@ -142,7 +142,7 @@ class AsyncClient(AsyncAdmin):
                             await step.settle()
                             step.start(accept, noted, spans.pop_all())
                         del items, traced
-                    del some  # its documents are stored: the next are taken now
+                    del some  # its documents are stored: release them before the next step
         return tally.result()
 
     @overload
@@ -150,11 +150,11 @@ class AsyncClient(AsyncAdmin):
     @overload
     async def job(self, job_id: UUID | str, task: type[Task[R]]) -> AsyncJob[R]: ...
     async def job(self, job_id: UUID | str, task: type[Task[Any]] | None = None) -> AsyncJob[Any]:
-        """Return the job of this id, or whose id alone begins so.
+        """Return the job with this id, or the only job whose id begins with this text.
 
-        With its type of task, the handle knows the type of its result.
+        If `task` is its type of task, type checkers know the type of the job's result.
 
-        Raises `JobNotFoundError` if there is no such job, or none of that type.
+        Raises `JobNotFoundError` if no such job exists, or if its task has another type.
         """
         store = self._open().store
         if begins := arguments.prefix(job_id):
@@ -170,11 +170,11 @@ class AsyncClient(AsyncAdmin):
     def jobs(
         self, *, limit: int | None = None, page_size: int = 100, **which: Unpack[Which]
     ) -> AsyncGenerator[AsyncJob[Any], None]:
-        """Yield jobs, newest first, read page by page as they are asked for.
+        """Yield jobs, newest first; they are read page by page during iteration.
 
-        Which: those of a `batch`, in a `state`, with a page of a `verdict`, of a `kind`, with all pairs of `metadata`,
-        submitted `since` a point in time or so long ago; of several, all must apply.
-        Raises `BatchNotFoundError` once they are asked for.
+        Filters: jobs of a `batch`, in a `state`, with a page of a `verdict`, of a `kind`, with all pairs of `metadata`,
+        submitted `since` a point in time or a duration ago. Several filters must all match.
+        Raises `BatchNotFoundError` at the start of the iteration.
         """
         arguments.check_pages(limit, page_size)
         return self._pages(which, page_size, limit)
@@ -182,11 +182,11 @@ class AsyncClient(AsyncAdmin):
     def pages(
         self, *, limit: int | None = None, page_size: int = 100, **which: Unpack[Which]
     ) -> AsyncGenerator[records.FoundPage, None]:
-        """Yield the pages that were read with this `verdict`, or one of these, the newest job first.
+        """Yield the pages with this `verdict`, or with one of these, those of the newest job first.
 
-        Without a verdict: those that a person should look at, which are all but `ok` and `blank`. The others say of
-        which jobs, as in `jobs`. What was erased is left out. Bundles with documents whose patient is in conflict,
-        which are no pages but of the verdict `review`, come before all.
+        Without a verdict: the pages that need a review, that is, all but `ok` and `blank`. The other filters select
+        jobs, as in `jobs`. Erased pages are left out. Bundles with documents whose patient is in conflict come first;
+        they are not pages, but have the verdict `review`.
         """
         arguments.check_pages(limit, page_size)
         return self._found_pages(which, page_size, limit)
@@ -194,23 +194,23 @@ class AsyncClient(AsyncAdmin):
     async def correct(
         self, job: AsyncJob[Any] | UUID | str, change: SplitChange, *, revision: int | None = None
     ) -> Split:
-        """Correct how a bundle is split, as one more revision of its result, and return the split as it is then.
+        """Correct how a bundle is split into documents. Return the split after the new revision.
 
-        `revision` is that of the split which was looked at; None: any.
+        `revision` is the revision of the split that the caller has read; None accepts any.
 
-        Raises `IdentityConflictError` if pages of two patients would be one document and the change does not decide
-        that they are of one (`same_patient`), `InvalidOptionError` if it cannot be meant, `JobError` if the split has
-        another revision.
+        Raises `IdentityConflictError` if pages of two patients would form one document and the change does not state
+        that they are the same patient (`same_patient`), `InvalidOptionError` for an invalid change, `JobError` if the
+        split has another revision.
         """
         job_id = (await self.job(arguments.id_of(job))).id
         return await self._open().reviews.correct(job_id, change, revision)
 
     async def batch(self, reference: str) -> records.Batch:
-        """Return the batch of this name or id, or whose id alone begins so. Raises `BatchNotFoundError`."""
+        """Return the batch with this name or id, or whose id begins with this text. Raises `BatchNotFoundError`."""
         return await self._open().store.batch(reference)
 
     async def counts(self, **which: Unpack[Which]) -> records.Counts:
-        """Return how many jobs are in each state, and how far they are; which, as in `jobs`."""
+        """Return the numbers of jobs and parts by state, of the jobs that `jobs` selects with these filters."""
         return await self._open().store.counts(await self._listing(which))
 
     async def export(
@@ -225,14 +225,14 @@ class AsyncClient(AsyncAdmin):
         """Write the results of jobs to files in a folder or below `s3://bucket/prefix`, with a manifest.
 
         Formats: `jsonl`, `parquet` (`pecia[parquet]`), and `markdown`, `csv`, `hocr`, `pdf`, `fhir` with a file for
-        each job. A `pecia.bundles.Layout` has each document of a bundle written on its own, as PDF if nothing else is
-        said. Which jobs, as in `jobs`. What an earlier run has written to the same place is passed over: a run that
-        broke off goes on where it was. Jobs that are not over are left to a later one. `progress` is called after each
-        job with what was done so far.
+        each job. With a `pecia.bundles.Layout`, each document of a bundle gets its own file, as PDF unless `format` is
+        given. The filters are those of `jobs`. Results that an earlier run wrote to the same place are skipped, so a
+        repeated run continues an interrupted one. Jobs that have not ended are left to a later run. `progress` is
+        called after each job with the counts so far.
 
-        Raises `BatchNotFoundError`, `InvalidFormatError`, `ConfigurationError` if something is not installed,
-        `UnavailableError` if the place cannot be written, `DocumentGoneError` for a PDF. On asyncio a thread renders
-        and writes.
+        Raises `BatchNotFoundError`, `InvalidFormatError`, `ConfigurationError` if a package is not installed,
+        `UnavailableError` if the place cannot be written, `DocumentGoneError` for a PDF. On asyncio, a thread renders
+        and writes the files.
         """
         from pecia.exporting import Exporter  # noqa: PLC0415  most callers write no files
 
@@ -263,33 +263,33 @@ class AsyncClient(AsyncAdmin):
     async def add_endpoint(
         self, url: str, *, events: Iterable[NoticeType | NoticeTypeName] | None = None
     ) -> records.Endpoint:
-        """Register a receiver for notices of every job from now on; return it with its secret, which is shown once.
+        """Register a receiver for notices of all later jobs. Return it with its secret, which only this call returns.
 
-        `events` are the notices it wants; None: how jobs end. Raises `InvalidOptionError` if that cannot be meant,
-        `EndpointLimitError` if there are as many as may be.
+        `events` are the notices to send; None: the ends of jobs. Raises `InvalidOptionError` for an invalid URL or
+        event, `EndpointLimitError` if the tenant has the maximum number of endpoints.
         """
         return await self._open().endpoints.add(arguments.endpoint(url, events))
 
     async def endpoints(self) -> list[records.Endpoint]:
-        """Return the registered endpoints and how each does, the oldest first, without their secrets."""
+        """Return the registered endpoints and their health, the oldest first, without their secrets."""
         return await self._open().endpoints.all()
 
     async def remove_endpoint(self, endpoint: records.Endpoint | UUID | str) -> None:
-        """Forget an endpoint and its deliveries. Raises `InvalidOptionError` if there is no such endpoint."""
+        """Delete an endpoint and its deliveries. Raises `InvalidOptionError` if the endpoint does not exist."""
         await self._open().endpoints.remove(arguments.endpoint_id(endpoint))
 
     async def rotate_endpoint(
         self, endpoint: records.Endpoint | UUID | str, *, overlap: timedelta = timedelta(days=1)
     ) -> records.Endpoint:
-        """Give an endpoint a fresh secret and return it with that; for `overlap` notices verify with either."""
+        """Give an endpoint a new secret and return it. For `overlap`, notices are signed with both secrets."""
         return await self._open().endpoints.rotate(
             arguments.endpoint_id(endpoint), arguments.checked_overlap(overlap)
         )
 
     async def test_endpoint(self, endpoint: records.Endpoint | UUID | str) -> records.Delivery:
-        """Have a `webhook.test` sent to an endpoint now, also to a paused or disabled one.
+        """Send a `webhook.test` to an endpoint now, even if it is paused or disabled. Success enables the endpoint.
 
-        One that takes it is notified of jobs again. Look at `delivery` for what came of it.
+        Call `delivery` for the outcome.
         """
         connections = self._open()
         return await connections.deliveries.one(
@@ -305,9 +305,9 @@ class AsyncClient(AsyncAdmin):
         since: datetime | timedelta | None = None,
         limit: int | None = None,
     ) -> list[records.Delivery]:
-        """Return the deliveries of webhooks, done and due, with every try, newest first.
+        """Return the deliveries of webhooks, done and pending, with all their attempts, newest first.
 
-        Through a gateway the latest 500: `InvalidOptionError` for a `limit` above.
+        A gateway returns at most the latest 500, and raises `InvalidOptionError` for a higher `limit`.
         """
         arguments.check_pages(limit)
         return await self._open().deliveries.latest(
@@ -319,18 +319,18 @@ class AsyncClient(AsyncAdmin):
         )
 
     async def delivery(self, delivery: records.Delivery | UUID | str) -> records.Delivery:
-        """Return a delivery as it is now. Raises `InvalidOptionError` if there is no such delivery."""
+        """Return the current state of a delivery. Raises `InvalidOptionError` if the delivery does not exist."""
         return await self._open().deliveries.one(arguments.delivery_id(delivery))
 
     async def replay(self, deliveries: Iterable[records.Delivery | UUID | str]) -> None:
-        """Send deliveries that are over once more, each under its former `webhook-id`, with all tries before it.
+        """Send ended deliveries again, each under its former `webhook-id`, with the full number of attempts.
 
-        Raises `InvalidOptionError` for a delivery that is not over, before anything is done.
+        Raises `InvalidOptionError` for a delivery that has not ended, before any is sent.
         """
         await self._open().deliveries.replay([arguments.delivery_id(one) for one in deliveries])
 
     def group(self, jobs: Iterable[AsyncJob[R]]) -> AsyncJobGroup[R]:
-        """Return the jobs as one, to wait for or to cancel together."""
+        """Return the jobs as a group, to wait for or to cancel together."""
         return AsyncJobGroup(self._open, list(jobs))
 
     def _options(self, **options: Any) -> Options:
@@ -364,7 +364,7 @@ class AsyncClient(AsyncAdmin):
         return AsyncJob(self._open, accepted.view, created=accepted.created)
 
     async def _listing(self, which: Which) -> records.Listing:
-        """Return which jobs are meant. Raises `BatchNotFoundError`, `InvalidOptionError`."""
+        """Return the listing that the filters describe. Raises `BatchNotFoundError`, `InvalidOptionError`."""
         batch = which.get("batch")
         listing = arguments.listing(which)
         if isinstance(batch, str | UUID):

@@ -1,4 +1,4 @@
-"""Transactions of an asynchronous client, by the rules of the other: no statement runs in a thread."""
+"""Transactions of an asynchronous client, by the rules of `pecia.database`. No statement runs in a thread."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -18,22 +18,22 @@ T = TypeVar("T")
 
 
 class _Bridged(Connection):
-    """What a transaction is made on: SQLAlchemy waits for the driver on the loop."""
+    """Connection of a transaction; SQLAlchemy awaits the driver on the loop."""
 
     def __init__(self, connection: sqlalchemy.Connection) -> None:
         self._connection = connection
 
     def execute_as_is(self, statement: str, parameters: Mapping[str, object]) -> Rows:
-        """Run SQL in which `%(name)s` stands for a parameter."""
+        """Run SQL with parameters in the form `%(name)s`."""
         found = self._connection.exec_driver_sql(statement, dict(parameters))
         return Rows(found.all() if found.returns_rows else [])
 
 
 class AsyncDatabase:
-    """A pool of connections to Postgres, for the loop in which it is first used."""
+    """A pool of connections to Postgres, for the loop of its first use."""
 
     def __init__(self, locate: Callable[[], str], *, connect_timeout: timedelta) -> None:
-        """`locate` returns the URL, for each connection anew. Raises `InvalidSettingError` if it is none."""
+        """`locate` returns the URL, once for each new connection. Raises `InvalidSettingError` for an invalid URL."""
         self._timeout = connect_timeout.total_seconds()
         connect_options(locate(), self._timeout)
         self._engine = create_async_engine(
@@ -48,9 +48,9 @@ class AsyncDatabase:
         self._named: dict[str, object] = {}
 
     async def transaction(self, work: Callable[[Connection], T], *, repeatable: bool = True) -> T:
-        """Run `work` in one transaction and return what it returns, as `Database.transaction` does.
+        """Run `work` in one transaction and return its result, as `Database.transaction` does.
 
-        A caller's cancellation cancels the statement, and the connection goes back to the pool.
+        Cancelling the caller cancels the statement, and the connection returns to the pool.
         """
         tries = Tries(self._timeout, repeatable=repeatable)
         while True:
@@ -62,14 +62,14 @@ class AsyncDatabase:
                         raise
             await asyncio.sleep(pause)
 
-    async def alone(self, work: Callable[[Connection], T | None]) -> T | None:  # noqa: ARG002  that of `Database`
-        """Return None: SQLAlchemy begins every transaction, so that one statement alone would save nothing."""
+    async def alone(self, work: Callable[[Connection], T | None]) -> T | None:  # noqa: ARG002  the signature of `Database`
+        """Return None: SQLAlchemy begins every transaction explicitly, so a single statement would save nothing."""
         return None
 
     def _name_server(
         self, _dialect: object, _record: object, _arguments: object, parameters: dict[str, object]
     ) -> None:
-        """Put into SQLAlchemy's parameters, of which it has one mapping, those of the connection that is opened."""
+        """Replace the parameters of the former connection, in SQLAlchemy's shared mapping, by those of the new one."""
         for name in self._named:
             parameters.pop(name, None)
         self._named = connect_options(self._locate(), self._timeout)
@@ -80,5 +80,5 @@ class AsyncDatabase:
             return await connection.run_sync(lambda bridged: work(_Bridged(bridged)))
 
     async def dispose(self, *, close: bool = True) -> None:
-        """Let go of all connections; in a forked child with `close=False`, for they are the parent's."""
+        """Release all connections. A forked child passes `close=False`, because they belong to its parent."""
         await self._engine.dispose(close=close)

@@ -1,4 +1,4 @@
-"""Handles of jobs: their last known state, waiting, following, and the calls about them."""
+"""Job handles: the last known state of a job, waiting for it, its results, and calls that change it."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ T = TypeVar("T")
 
 _CANCEL_AT_ONCE = 200  # jobs in one transaction
 _MANY = 10
-"""Pages: from there on putting them together takes longer than a thread does."""
+"""Number of pages from which a thread assembles a result; below, starting a thread takes longer than the assembly."""
 
 
 async def finished(
     connections: AsyncConnections, job_ids: Sequence[UUID], deadline: waiting.Deadline
 ) -> AsyncGenerator[JobView, None]:
-    """Yield each job once it is over, as they finish.
+    """Yield the view of each job once it has ended, in the order of ending.
 
-    Raises `JobTimeoutError` at the deadline and `JobNotFoundError` if one of them does not exist.
+    Raises `JobTimeoutError` at the deadline and `JobNotFoundError` if one of the jobs does not exist.
     """
     pending = waiting.Pending(job_ids, deadline)
     async with connections.announcements(job_ids, deadline) as news:
@@ -56,9 +56,9 @@ async def finished(
 
 
 async def retry_unavailable(look: Callable[[], Awaitable[T]], deadline: waiting.Deadline) -> T:
-    """Return what it finds, looking again while Postgres restarts, for half a minute or to the deadline.
+    """Call `look` and return its result, retrying while Postgres restarts, for `OUTAGE_S` or up to the deadline.
 
-    Raises `UnavailableError` when that is over.
+    Raises `UnavailableError` after that time.
     """
     outage = waiting.Deadline(waiting.OUTAGE_S)
     while True:
@@ -86,7 +86,7 @@ async def parts_as_they_end(
     in_order: bool,
     read: waiting.ReadParts | None = None,
 ) -> AsyncGenerator[PartOutcome, None]:
-    """Yield the parts of a job as they end, in the document's order or in that of ending; not those `read` before.
+    """Yield the parts of a job as they end, in document order or in order of ending, without those `read` before.
 
     Raises `JobTimeoutError` at the deadline.
     """
@@ -94,7 +94,7 @@ async def parts_as_they_end(
     async with connections.announcements([job_id], deadline) as news:
         while True:
             await retry_unavailable(job.refresh, deadline)
-            over = job.done  # at this moment: what ended before it is among the outcomes
+            over = job.done  # read before the outcomes, so that these are complete
             barrier = None
             if in_order:
                 barrier = await retry_unavailable(lambda: store.first_unfinished(job_id), deadline)
@@ -122,12 +122,12 @@ async def events_as_written(
     deadline: waiting.Deadline,
     read: waiting.ReadEvents | None = None,
 ) -> AsyncGenerator[JobEvent, None]:
-    """Yield each event of a job once, until the job is over. Raises `JobTimeoutError` at the deadline."""
+    """Yield each event of a job once, until the job has ended. Raises `JobTimeoutError` at the deadline."""
     store, read, job_id = connections.store, read or waiting.ReadEvents(), job.id
     async with connections.announcements([job_id], deadline) as news:
         while True:
             await retry_unavailable(job.refresh, deadline)
-            over = job.done  # at this moment: the event of the end is read next
+            over = job.done  # read before the events, so that these include the last
             fresh = await retry_unavailable(
                 lambda: store.events(job_id, after=read.floor, skip=read.recent), deadline
             )
@@ -141,14 +141,14 @@ async def events_as_written(
             read.settle()
 
 
-# ruff: noqa: ASYNC109  a `timeout` means to both kinds of client the same, which asyncio.timeout does not
+# ruff: noqa: ASYNC109  a `timeout` means the same in both kinds of client, unlike that of asyncio.timeout
 
 
 class AsyncJob(JobHandle[R_co]):
-    """A job. Its attributes are its last known state and cost no I/O; `refresh` looks again.
+    """A job. Its attributes are its last known state and cost no I/O; `refresh` updates them.
 
-    A `timeout` is in seconds and the caller's alone: when it passes, `JobTimeoutError` is raised and the job goes on.
-    0 looks exactly once, None waits for as long as it takes. A caller that is cancelled leaves the job alone, too.
+    A `timeout` is in seconds and concerns only the caller: when it passes, `JobTimeoutError` is raised and the job
+    continues. 0 checks exactly once; None waits without limit. Cancelling the caller does not affect the job either.
     """
 
     __slots__ = ("_open",)
@@ -163,7 +163,7 @@ class AsyncJob(JobHandle[R_co]):
         return self
 
     async def wait(self, timeout: float | None = None) -> Self:
-        """Return once the job is over, well or badly."""
+        """Return once the job has ended, in whatever state."""
         async with aclosing(finished(self._open(), [self.id], waiting.Deadline(timeout))) as views:
             async for view in views:
                 self._view = view
@@ -172,14 +172,14 @@ class AsyncJob(JobHandle[R_co]):
     async def result(
         self, timeout: float | None = None, *, revision: int | None = None, partial: bool = False
     ) -> R_co:
-        """Wait for the job and return its result; that of a `partial` job names the missing parts.
+        """Wait for the job and return its result. The result of a `partial` job names the missing parts.
 
-        What people corrected in a review is in it. `revision=0` is the result as it was read, another number as it
-        was then. `partial=True` returns what has been read once the timeout has passed, or of a job that ended without
-        a result: `progress` says how much there is.
+        The result includes corrections of reviews. `revision=0` returns the result as the fleet read it; another number
+        returns that revision. `partial=True` returns the parts that are read when the timeout passes, or those of a job
+        that ended without a complete result: `progress` has their number.
 
-        Raises `JobFailedError`, `JobCancelledError` or `JobExpiredError` if there is none, `JobErasedError` if it was
-        erased, `InvalidOptionError` for a revision that is no number from 0.
+        Raises `JobFailedError`, `JobCancelledError` or `JobExpiredError` if the job has no result, `JobErasedError` if
+        the result was erased, `InvalidOptionError` for an invalid revision.
         """
         self._check_revision(revision)
         try:
@@ -198,23 +198,22 @@ class AsyncJob(JobHandle[R_co]):
     async def save(
         self,
         path: str | os.PathLike[str],
-        format: Format | str | None = None,  # noqa: A002  what everybody calls it
+        format: Format | str | None = None,  # noqa: A002  the usual name
         *,
         quality: int = PDF_QUALITY,
         timeout: float | None = None,
         revision: int | None = None,
         result: Result | None = None,
     ) -> Path:
-        """Wait for the job, write its result to a file and return the file's path; a file that is there is replaced.
+        """Wait for the job, write its result to a file and return the file's path. An existing file is replaced.
 
-        Without a `format` the suffix says which: .txt, .md, .html, .csv (tables), .json, .jsonl (fields), .hocr, .pdf,
-        .srt or .vtt.
-        `facsimile` is HTML with the pages' pictures. `quality` is that of the JPEG pictures, 1 to 95. A `result` that
-        the caller has is written as it is.
-        On asyncio a thread draws and writes; a caller that is cancelled meanwhile goes on once the file is written.
+        Without a `format` the suffix decides: .txt, .md, .html, .csv (tables), .json, .jsonl (fields), .hocr, .pdf,
+        .srt or .vtt. `facsimile` is HTML with the pages' pictures. `quality` is that of the JPEG pictures, 1 to 95.
+        If the caller passes a `result`, that is written.
+        On asyncio a thread renders and writes; a cancelled call returns only after the file is written.
 
-        Raises what `result` raises, `InvalidFormatError`, `IdentityConflictError` for a bundle that is not surely of
-        one patient, and `OSError` if the file cannot be written; with pictures also `DocumentGoneError`, and
+        Raises the errors of `result`, `InvalidFormatError`, `IdentityConflictError` for a bundle that may have pages of
+        several patients, and `OSError` if the file cannot be written; with pictures also `DocumentGoneError`, and
         `ConfigurationError` without pecia[pdf].
         """
         from pecia import saving  # noqa: PLC0415  most callers write no files
@@ -239,7 +238,7 @@ class AsyncJob(JobHandle[R_co]):
     ) -> AsyncGenerator[Page, None]:
         """Yield the document's pages while the job runs: in order, or each as soon as it is read.
 
-        Pages that failed are left out. Ends as `result` does: it raises if the job has no result.
+        Failed pages are left out. At the end it raises the same errors as `result` if the job has no result.
         """
         self._check_pages()
         parts = parts_as_they_end(self._open(), self, waiting.Deadline(timeout), in_order=not as_completed)
@@ -251,9 +250,9 @@ class AsyncJob(JobHandle[R_co]):
         self._check_result()
 
     async def events(self, timeout: float | None = None) -> AsyncGenerator[JobEvent, None]:
-        """Yield every event of the job and its parts, from the first, until the job is over.
+        """Yield all events of the job and its parts, from the first, until the job has ended.
 
-        Events of parts that move at the same time may come out of the order of their sequence.
+        Events of parts that change at the same time may come out of order of their sequence.
         """
         events = events_as_written(self._open(), self, waiting.Deadline(timeout))
         async with aclosing(events) as opened:
@@ -261,20 +260,20 @@ class AsyncJob(JobHandle[R_co]):
                 yield event
 
     async def hint(self) -> str | None:
-        """Say why the job cannot go on as the fleet is, if no running worker can do what it waits for.
+        """Return what a queued part of the job needs and no running worker can do, or None.
 
-        Looks into the database; None for a job that only waits for its turn.
+        None also stands for a job that waits for its turn. Queries the database.
         """
         return (await AsyncJobGroup(self._open, [self]).hints()).get(self.id)
 
     async def usage(self) -> UsageFigures:
-        """Return what its parts have taken so far, attempts that failed included; looks into the database."""
+        """Return the usage of all attempts of the job's parts so far, including failed ones. Queries the database."""
         return await self._open().accounts.of_job(self.id)
 
     async def cancel(self, *, reason: str | None = None) -> bool:
-        """End the job now; return False if it was over already. Pages that are read stay in the database.
+        """Cancel the job; return False if it had ended already. Results of pages that were read stay in the database.
 
-        `reason` is stored with the job's events: write nothing of the document into it.
+        `reason` is stored with the job's events: write no document content into it.
         """
         connections = self._open()
         cancelled = await connections.transitions.cancel([self.id], reason)
@@ -283,9 +282,9 @@ class AsyncJob(JobHandle[R_co]):
         return bool(cancelled)
 
     async def retry(self, parts: Collection[UUID] | None = None) -> Self:
-        """Run what failed or was cancelled again, or those of it; what has a result keeps it.
+        """Run failed and cancelled parts again, all or those given. Existing results are kept.
 
-        Raises `RetryRefusedError` while the job is at work or if it has succeeded.
+        Raises `RetryRefusedError` if the job has not ended or has succeeded.
         """
         connections = self._open()
         await connections.publish(await connections.transitions.retry(self.id, parts))
@@ -294,43 +293,43 @@ class AsyncJob(JobHandle[R_co]):
 
 
 class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
-    """Jobs that were submitted together, in the order of their tasks. Timeouts are those of a job."""
+    """A group of jobs, in the order of their tasks. Timeouts work as those of `Job`."""
 
     def __init__(self, connect: Callable[[], AsyncConnections], jobs: Sequence[AsyncJob[R_co]]) -> None:
         super().__init__(jobs)
         self._open = connect
 
     async def refresh(self) -> Self:
-        """Look at all jobs again, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""
+        """Update the state of all jobs, some hundred in a query. Raises `JobNotFoundError` if one has been deleted."""
         for view in await look(self._open(), list(self._by_id)):
             self._see(view)
         return self
 
     async def hints(self) -> dict[UUID, str]:
-        """Return what `hint` says of each job of which it says something."""
+        """Return the `hint` of each job that has one."""
         job_ids = [job.id for job in self._jobs if not job.done]
         return hints_of(await self._open().store.lacking(job_ids)) if job_ids else {}
 
     async def as_completed(self, timeout: float | None = None) -> AsyncGenerator[AsyncJob[R_co], None]:
-        """Yield each job once it is over, well or badly. A job that is twice in the group comes once."""
+        """Yield each job once it has ended, in whatever state. A job that is in the group twice is yielded once."""
         async with aclosing(finished(self._open(), list(self._by_id), waiting.Deadline(timeout))) as views:
             async for view in views:
                 yield self._see(view)
 
     async def wait(self, timeout: float | None = None) -> Self:
-        """Return once all jobs are over, well or badly."""
+        """Return once all jobs have ended, in whatever state."""
         async with aclosing(self.as_completed(timeout)) as jobs:
             async for _ in jobs:
                 pass
         return self
 
     async def results(self, timeout: float | None = None) -> list[R_co]:
-        """Wait for all and return their results, in order. Raises what the first job without one raises."""
+        """Wait for all jobs and return their results, in order. Raises the error of the first job without a result."""
         await self.wait(timeout)
         return [await job.result(timeout=0) for job in self._jobs]
 
     async def cancel(self, *, reason: str | None = None) -> int:
-        """End all jobs that are not over; return how many that were."""
+        """Cancel all jobs that have not ended; return their number."""
         connections = self._open()
         cancelled: list[UUID] = []
         for batch in waiting.batches(list(self._by_id), _CANCEL_AT_ONCE):
@@ -340,4 +339,4 @@ class AsyncJobGroup(GroupHandle[AsyncJob[R_co]]):
 
 
 AnyAsyncJob = AsyncJob[Any]
-"""A job whose kind of result is not known to the type checker."""
+"""A job whose type of result is unknown to the type checker."""

@@ -1,4 +1,4 @@
-"""How a task of a loop waits; `pecia.waiting` has the same names for a thread."""
+"""Waiting primitives for tasks of an event loop. `pecia.waiting` has the same names for threads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _AT_ONCE: Final = 4
 
 
 class AsyncOpening(Generic[C]):
-    """What a client has open, for one loop."""
+    """Holder of a client's connections, for one loop."""
 
     _connections: C | None = None
     _loop: asyncio.AbstractEventLoop
@@ -45,7 +45,7 @@ class AsyncOpening(Generic[C]):
         raise NotImplementedError
 
     def _open(self) -> C:
-        """Return it, opened if necessary. Raises `WrongLoopError` in another loop than that of its opening."""
+        """Return the connections, opened if necessary. Raises `WrongLoopError` in a loop other than the opening one."""
         if self._connections is None:
             self._loop = asyncio.get_running_loop()
             self._connections = self._connect()
@@ -54,7 +54,7 @@ class AsyncOpening(Generic[C]):
         return self._connections
 
     def _take(self) -> C | None:
-        """Return the open resources, to be closed. Raises `WrongLoopError`."""
+        """Return the open connections for closing, and forget them. Raises `WrongLoopError`."""
         if self._connections is None:
             return None
         taken, self._connections = self._open(), None
@@ -69,7 +69,7 @@ class AsyncBackground(Generic[T]):
         self._under_way: tuple[asyncio.Future[T], Callable[[T], T], ExitStack] | None = None
 
     def start(self, work: Callable[[], Awaitable[T]], passed: Callable[[T], T], held: ExitStack) -> None:
-        """Begin it; once it is settled its result is `passed` on, and the resources `held` for it are released."""
+        """Start the step. When it is settled, its result passes through `passed`, and `held` is closed."""
         self._under_way = asyncio.ensure_future(work()), passed, held
 
     async def settle(self) -> None:
@@ -88,10 +88,10 @@ class AsyncBackground(Generic[T]):
 
 
 async def attentive(call: Awaitable[T]) -> T:
-    """Await a call of a driver; raise `CancelledError` if the task was cancelled meanwhile.
+    """Await a driver's call. Raise `CancelledError` if the task was cancelled meanwhile.
 
-    Before Python 3.12 `asyncio.wait_for`, by which both drivers wait, loses a cancellation that comes at the moment at
-    which what it waits for is there.
+    Both drivers wait by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives at the moment
+    of its result.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
@@ -103,7 +103,7 @@ async def attentive(call: Awaitable[T]) -> T:
 
 
 def within_work(call: Callable[P, Awaitable[T]]) -> Callable[P, T]:
-    """Return the asynchronous function as the work of a transaction can call it."""
+    """Wrap an asynchronous function so that code inside a transaction can call it."""
     from sqlalchemy.util import await_  # noqa: PLC0415  slow to load
 
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -115,7 +115,7 @@ def within_work(call: Callable[P, Awaitable[T]]) -> Callable[P, T]:
 async def steps(
     tasks: Iterable[Task[Any] | Submission[Any]] | AsyncIterable[Task[Any] | Submission[Any]], waiting: Steps
 ) -> AsyncGenerator[list[Item], None]:
-    """Yield the tasks step by step."""
+    """Yield the tasks in steps."""
     if isinstance(tasks, AsyncIterable):
         async for task in tasks:
             if waiting.add(task):
@@ -129,7 +129,7 @@ async def steps(
 
 
 async def prepare(items: Sequence[Item], payloads: PayloadStore, options: Options, keys: Keyring) -> Prepared:
-    """Check the tasks, store their documents, a few at a time, and make their rows.
+    """Check the tasks, store their documents, a few at a time, and build their rows.
 
     Raises `PayloadStoreUnavailableError` if the store does not answer.
     """
@@ -150,7 +150,7 @@ async def prepare(items: Sequence[Item], payloads: PayloadStore, options: Option
             for _ in range(min(_AT_ONCE, len(items))):
                 group.create_task(work())
     except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None  # the store is away: all of them say so
+        raise failed.exceptions[0] from None  # the store is unavailable: all errors are the same
     return [(item.number, made[item.number]) for item in items]
 
 
@@ -165,7 +165,7 @@ def _refused(items: Sequence[Item], options: Options) -> list[tuple[int, SubmitE
 
 
 async def _stored(payloads: PayloadStore, source: object) -> StoredSource:
-    """Put a task's source into the store as `sources.store` does."""
+    """Store a task's source; the counterpart of `sources.store`."""
     if isinstance(source, (PayloadRef, UrlRef)):
         return StoredSource(payload=source)
     with ExitStack() as stack:

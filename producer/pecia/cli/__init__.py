@@ -8,15 +8,15 @@ _PACKAGES = ("typer", "rich")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command line and exit: 0 done, 1 a job failed, 2 usage or settings, 3 timeout, 4 something is away."""
-    gc.set_threshold(50_000)  # imported objects are no garbage: else they are looked through again and again
+    """Run one command line and exit with the code of `Ending`."""
+    gc.set_threshold(50_000)  # else the collector scans imported objects repeatedly
     ending = run(arguments)
-    gc.freeze()  # else the interpreter collects what ends with it: a quarter of `pecia list`
+    gc.freeze()  # else the interpreter collects at exit, a quarter of the time of `pecia list`
     sys.exit(ending)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code. What goes wrong is one line on standard error."""
+    """Run one command line and return its exit code. An error is printed as one line on standard error."""
     try:
         from pecia.cli.app import app  # noqa: PLC0415  an extra
 
@@ -25,7 +25,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, ModuleNotFoundError) and error.name in _PACKAGES:
             from pecia_schemas.installing import install_command  # noqa: PLC0415  only here
 
-            sys.stderr.write(f"The command is an extra of the client: {install_command('cli')}\n")
+            sys.stderr.write(f"The command needs an extra of the client: {install_command('cli')}\n")
             return 2
         from pecia.cli import endings  # noqa: PLC0415  brings the client
 

@@ -1,4 +1,4 @@
-"""`pecia env`, `access`, `usage`, `audit` and `purge`: who reaches the fleet, usage, and erasure."""
+"""`pecia env`, `access`, `usage`, `audit` and `purge`: connection variables, gateway keys, usage, audit and erasure."""
 
 import json
 import shlex
@@ -23,7 +23,7 @@ _HEADINGS = ("id", "tenant", "name", "state", "may", "lanes", "pages a day", "in
 
 
 def variables_of(settings: ClientSettings) -> dict[str, str]:
-    """Return the variables that name a fleet's stores."""
+    """Return the environment variables with the addresses of a fleet's stores."""
     return {
         "PECIA_DATABASE_URL": settings.database_url.get_secret_value(),
         "PECIA_REDIS_URL": settings.redis_url.get_secret_value(),
@@ -37,8 +37,8 @@ def env(
 ) -> None:
     """Print the variables that other programs need to reach this fleet, such as `celery -A pecia_workers.app`.
 
-    They hold the stores' passwords: let a shell read them, not a log. With several fleets on this machine, `--home`
-    before the verb, or PECIA_HOME, chooses.
+    They contain the stores' passwords: pass them to a shell, never to a log. With several fleets on this machine,
+    select one by `--home` before the verb, or by PECIA_HOME.
 
     Example: `eval "$(pecia env)"`
     """
@@ -88,7 +88,7 @@ def create(
 
 @access.command("rotate")
 def rotate(
-    key: Annotated[UUID, Argument(metavar="KEY", help="Its id, as `pecia access list` shows it.")],
+    key: Annotated[UUID, Argument(metavar="KEY", help="Id of the key, as `pecia access list` shows it.")],
     *,
     overlap: Annotated[
         str, Option(metavar="SPAN", help="How long the former key stays valid: 0s, 30m, 24h or 7d.")
@@ -141,7 +141,9 @@ def list_keys(
 
 @access.command("revoke")
 def revoke(
-    keys: Annotated[list[UUID], Argument(metavar="KEY...", help="Ids, as `pecia access list` shows them.")],
+    keys: Annotated[
+        list[UUID], Argument(metavar="KEY...", help="Key ids, as `pecia access list` shows them.")
+    ],
 ) -> None:
     """Revoke keys. They are refused within seconds; jobs that they submitted go on.
 
@@ -153,8 +155,8 @@ def revoke(
 
 
 _FATES = {
-    DocumentFate.SHARED: "hold documents that other jobs were given too: those stay until these are purged",
-    DocumentFate.PENDING: "have documents that the payload store did not let go of yet: upkeep removes them",
+    DocumentFate.SHARED: "share their document with other jobs: it stays until those are purged too",
+    DocumentFate.PENDING: "have a document that the payload store could not delete yet: upkeep deletes it",
 }
 
 _Jobs = Annotated[list[UUID] | None, Option(metavar="ID", help="Only this job; may be repeated.")]
@@ -235,7 +237,7 @@ _COLUMNS = (
     *("engine s", "queue s p50/p95", "first token s p50/p95"),
 )
 _SPARE = ("first token s p50/p95", "image", "saved", "segments", "cached", "wasted", "reused", "parts")
-"""Columns that a narrow terminal goes without, the first one first."""
+"""Columns that are left out on a narrow terminal, the first one first."""
 
 
 def usage(
@@ -245,13 +247,11 @@ def usage(
     ] = "7d",
     by: Annotated[
         str | None,
-        Option(
-            metavar="NAME", help="One row each: document_type, kind, lane, engine, tenant or metadata:KEY."
-        ),
+        Option(metavar="NAME", help="Group by document_type, kind, lane, engine, tenant or metadata:KEY."),
     ] = None,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the usage in tokens and seconds, discarded attempts included.
+    """Show the usage in tokens and seconds, including discarded attempts.
 
     Example: `pecia usage --since 7d --by document_type`
     """

@@ -1,4 +1,4 @@
-"""The command line: it loads the called verb, and no other."""
+"""The `pecia` command line. It loads only the module of the called verb."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from typer.exceptions import TyperException
 from pecia_schemas.installing import install_command
 
 _OTHERS: Final = "pecia.commands"
-"""The group of entry points by which other distributions add verbs."""
+"""Entry point group by which other distributions add verbs."""
 
 PANELS: Final = {
     "Documents": {
@@ -64,20 +64,20 @@ PANELS: Final = {
     "Planning": {
         "plan": "Compute how many GPUs read a load in time, and their cost, by simulating one of them.",
         "engine": "Plan which model a GPU can run, check that it reads, and find its sizes.",
-        "simulate": "Run the worker's own admission policies over a simulated engine, in seconds: who waits, and "
-        "how full it is.",
+        "simulate": "Run the worker's admission policies over a simulated engine; show the waiting times and "
+        "the engine's use.",
         "experiment": "Send the same pages in batches of each size, after each wait, and compare latency, tokens "
         "and use.",
     },
     "Keys": {
-        "access": "Keys of the gateway: make, list, rotate and revoke them.",
-        "keys": "Make encryption keys, and bring what is stored under the current one.",
+        "access": "Make, list, rotate and revoke keys of the gateway.",
+        "keys": "Make encryption keys, and encrypt stored data again under the current one.",
     },
 }
-"""What Pecia's own verbs do, by name, in the panels and in the order of `pecia --help`."""
+"""Pecia's own verbs with their help lines, in the panels and in the order of `pecia --help`."""
 
 OWN: Final = {name: does for panel in PANELS.values() for name, does in panel.items()}
-"""The same, by name alone."""
+"""Help lines of the same verbs by name, without panels."""
 
 _MODULES: Final = {
     "pecia.cli.accounts": ("env", "access", "purge", "audit", "usage"),
@@ -102,9 +102,9 @@ _MODULES: Final = {
     "pecia_workers.commands.up": ("sample", "up"),
     "pecia_workers.commands.worker": ("worker", "flower"),
 }
-"""The modules of their functions, and of the groups of their own verbs."""
+"""Modules that define the verbs' functions or command groups."""
 _CALLED: Final = {"eval": "evaluate", "list": "list_jobs", "watch-folder": "watch_folder"}
-"""Functions that do not have the verb's name."""
+"""Function names that differ from their verb's name."""
 _WHERE: Final = {
     name: f"{module}:{_CALLED.get(name, name)}" for module, names in _MODULES.items() for name in names
 }
@@ -131,10 +131,10 @@ _HOME = re.compile(r"(--home|--help|-h)\b")
 
 
 class Verbs(TyperGroup):
-    """All verbs. They are listed and completed by the table; only the called one is loaded."""
+    """The group of all verbs. It lists and completes verbs from the table and loads only the called one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options before the verb. Typer has pydantic, slow to load, check all but a flag's true or false."""
+        """Parse the options before the verb. Typer loads pydantic, which is slow, to check any value but a flag's."""
         known = self.params
         self.params = [option for option in known if option.name != "home" or _HOME.match(" ".join(args))]
         for option in self.get_params(ctx):
@@ -150,7 +150,7 @@ class Verbs(TyperGroup):
         return [*OWN, *others()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Return the command of a verb, None if there is none."""
+        """Return the command of a verb, or None if no such verb exists."""
         if cmd_name not in self.commands:
             where = _WHERE.get(cmd_name)
             point = EntryPoint(cmd_name, where, _OTHERS) if where else others().get(cmd_name)
@@ -159,7 +159,7 @@ class Verbs(TyperGroup):
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command the arguments name, and say which one may be meant if there is none."""
+        """Return the command that the arguments name. An unknown name raises an error that suggests a similar one."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             near = get_close_matches(args[0], self.list_commands(ctx), n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
@@ -167,7 +167,7 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Write what each verb does, panel by panel."""
+        """Write each verb's help line, panel by panel."""
         panels = PANELS | {"Others": _what_others_do()}
         width = max(len(name) for panel in panels.values() for name in panel)
         for title, panel in panels.items():
@@ -176,20 +176,20 @@ class Verbs(TyperGroup):
                     formatter.write_dl([(f"{name:{width}}", does) for name, does in panel.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return the verbs and options that begin so."""
+        """Return the verbs and options that begin with the typed text."""
         listed = [TyperCommand(name, help=does) for name, does in (OWN | _what_others_do()).items()]
         group = TyperGroup(commands=listed, params=self.params)
         return group.shell_complete(typer.Context(group, parent=ctx), incomplete)
 
 
 class UnknownVerbError(TyperException):
-    """There is no such command."""
+    """The command line names no known verb."""
 
     exit_code = 2
 
 
 def _command(point: EntryPoint) -> Any:
-    """Return a verb's command; if it cannot be imported, a command that says what to install."""
+    """Return a verb's command. If its import fails, return a command that reports what to install."""
     made, name = typer.Typer(), point.name
     try:
         found = point.load()
@@ -232,14 +232,14 @@ def root(
     ] = "",
     show_version: Annotated[bool, Option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
-    """Hand documents to a fleet of readers, and get their text.
+    """Submit documents to a fleet that reads them, and get their text.
 
     `pecia VERB --help` shows the options of a verb.
 
     Exit codes: 0 done, 1 a job failed, 2 usage or settings, 3 timeout, 4 something is unavailable.
     """
     if home:
-        os.environ["PECIA_HOME"] = home  # where every verb's settings look, whichever package it is of
+        os.environ["PECIA_HOME"] = home  # every verb's settings read it, in every package
     if show_version:
         typer.echo(f"pecia {version('pecia')}")
     elif context.invoked_subcommand is None:

@@ -1,4 +1,4 @@
-"""`pecia backfill`: all there is below a prefix, handed over in steps that can be repeated."""
+"""`pecia backfill`: submits all documents below a prefix, in steps that can be repeated."""
 
 import hashlib
 import json
@@ -41,32 +41,32 @@ _RETRIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One document that lies there."""
+    """One document below the prefix."""
 
     source: Path | str
     version: str
-    """What is another whenever its content is."""
+    """Text that changes whenever the document's content does."""
     size: int
     """Bytes."""
     label: str | None
 
     @property
     def name(self) -> str:
-        """The document as the user of the command knows it."""
+        """The absolute path or URL of the document."""
         return self.source if isinstance(self.source, str) else str(self.source.absolute())
 
 
 def documents_below(where: str) -> Iterator[Found]:
-    """Yield the documents of a folder or of `s3://bucket/prefix`, searched to the bottom, in the order of their names.
+    """Yield the documents of a folder or of `s3://bucket/prefix`, with all subfolders, in the order of their names.
 
-    In a folder only files that can be read as documents, no hidden ones; in a bucket all objects that are not
-    empty. Raises `typer.BadParameter`, `UnavailableError`.
+    A folder yields the files that can be read as documents, except hidden ones; a bucket yields all objects that are
+    not empty. Raises `typer.BadParameter`, `UnavailableError`.
     """
     if found := in_bucket(where):
         return _in_bucket(*found)
     folder = Path(where)
     if not os.path.isdir(folder):  # noqa: PTH112  Path's raises for a folder that may not be entered
-        raise BadParameter(f"'{where}' is no folder, and no s3://bucket/prefix", param_hint="PREFIX")
+        raise BadParameter(f"'{where}' is neither a folder nor s3://bucket/prefix", param_hint="PREFIX")
     return _in_folder(folder)
 
 
@@ -100,26 +100,26 @@ def _in_bucket(bucket: str, prefix: str) -> Iterator[Found]:
 
 _BACKLOG: Final = 10_000
 _OPEN_BATCHES: Final = 20
-"""Batches that are waited for at a time, so that no more than their jobs are held."""
+"""Batches that are waited for at a time, to bound the jobs in memory."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What has become of the documents so far."""
+    """Counts of the documents so far."""
 
     documents: int = 0
     bytes: int = 0
     new: int = 0
     known: int = 0
-    """That were handed over by an earlier run."""
+    """Documents that an earlier run submitted."""
     refused: int = 0
     over: dict[JobState, int] = field(default_factory=dict)
-    """That were waited for, by how they ended."""
+    """Ended jobs that were waited for, by state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is asked for each document."""
+    """The task and the submit options of each document."""
 
     task: ReadDocument
     keys: Keyring
@@ -128,16 +128,16 @@ class Order:
     batch: str
 
     def key(self, found: Found) -> str:
-        """Return what names this version of the document, read like this: it does not show where it lies.
+        """Return the idempotency key of this version of the document and these options. It does not show the path.
 
-        Under an encryption key names cannot be guessed without it.
+        If an encryption key is set, the result cannot be guessed without it.
         """
         parts = [found.name, found.version, task_to_json(self.task), Lane.BULK]
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode("utf-8", "surrogateescape"))
         return f"backfill/{self.keys.name_of(digest.hexdigest(), self.keys.current)}"
 
     def submit(self, client: Client, documents: list[Found], tally: Tally) -> JobGroup[Any]:
-        """Hand over the documents of a step, wait for room in the lane if need be, and count what became of them."""
+        """Submit the documents of a step, waiting while the lane is full, and count the outcomes."""
         tally.documents += len(documents)
         tally.bytes += sum(one.size for one in documents)
         submissions = (
@@ -172,7 +172,7 @@ class OrderOptions(reading.JobOptions):
     fields: reading.Fields = None
 
     def order(self, keys: Keyring) -> Order:
-        """Return the step for each document. Raises `typer.BadParameter`, `PeciaError`."""
+        """Return the order that the options describe. Raises `typer.BadParameter`, `PeciaError`."""
         task = ReadDocument(
             reading.ANY_SOURCE,
             document_type=self.document_type,
@@ -242,20 +242,20 @@ def backfill(
 
 
 class _Ended(BaseException):
-    """The worker ended by itself; nothing on the way may take it for an error of its own."""
+    """The worker ended by itself. A BaseException, so that code in between does not handle it as its own error."""
 
 
 @contextmanager
 def ray_worker(settings: ClientSettings) -> Iterator[None]:
-    """Have a worker read with Ray meanwhile; it has requeued what it had when this is over. For the main thread.
+    """Run a worker that reads with Ray during the block. On exit it requeues its unfinished parts. Main thread only.
 
-    Raises `UnavailableError`, in the midst of whatever runs, if the worker ends by itself.
+    Raises `UnavailableError`, in the middle of the block, if the worker ends by itself.
     """
-    # The launcher becomes the worker, which hears SIGTERM when this process is gone.
+    # The launcher becomes the worker, which receives SIGTERM when this process ends.
     launcher = [sys.executable, "-m", "pecia_workers.processes.launcher"]
     death = [str(os.getpid()), str(int(signal.SIGTERM)), "-1", "-1"]
     command = [sys.executable, "-m", "pecia_workers", "worker", "engine", "--name", f"backfill-{os.getpid()}"]
-    # In a session of its own, for Ctrl-C is ours; what it says goes to standard error.
+    # Its own session keeps Ctrl-C for this process; its output goes to standard error.
     worker = subprocess.Popen(
         [*launcher, *death, *command],
         env=os.environ | variables_of(settings) | {"PECIA_ENGINE": "ray"},
@@ -274,21 +274,21 @@ def ray_worker(settings: ClientSettings) -> Iterator[None]:
         yield
     except _Ended:
         raise UnavailableError(
-            f"The worker that reads with Ray has ended ({worker.returncode}); it says why above. Repeat the command: "
-            "read documents stay, and only the rest is read."
+            f"The worker that reads with Ray has ended ({worker.returncode}); its output is above. Repeat the command: "
+            "results are kept, and only the rest is read."
         ) from None
     finally:
         signal.signal(signal.SIGCHLD, former)
         worker.terminate()
         try:
-            worker.wait()  # it finishes or requeues what it has begun
+            worker.wait()  # it finishes or requeues its parts
         except KeyboardInterrupt:  # the second one
             worker.kill()
             raise
 
 
 def _read(groups: Iterable[JobGroup[Any]], settings: ClientSettings, tally: Tally) -> None:
-    """Have a worker read the documents, and count how they end; what it lacks is what others do: to cut them."""
+    """Run a Ray worker and count how the documents end. It does not cut documents: other workers of the fleet do."""
     waiting: deque[JobGroup[Any]] = deque()
     with ray_worker(settings), unserved_reported(lambda: _uncut(list(waiting))):
         for job in counted(_over(groups, waiting), None, "documents read"):
@@ -296,7 +296,7 @@ def _read(groups: Iterable[JobGroup[Any]], settings: ClientSettings, tally: Tall
 
 
 def _over(groups: Iterable[JobGroup[Any]], waiting: deque[JobGroup[Any]]) -> Iterator[AnyJob]:
-    """Yield each job once it is over; a batch more is handed over whenever the oldest of many waiting ones is."""
+    """Yield each job once it has ended. Submit another batch when the oldest of `_OPEN_BATCHES` batches has ended."""
     for group in groups:
         waiting.append(group)
         if len(waiting) >= _OPEN_BATCHES:

@@ -1,4 +1,4 @@
-"""`pecia watch-folder s3://bucket/prefix`: each version of an object is read once; objects stay where they are."""
+"""`pecia watch-folder s3://bucket/prefix`: reads each version of an object once and leaves the objects in place."""
 
 import hashlib
 import json
@@ -51,17 +51,17 @@ class BucketWatch(Watcher):
 
     @property
     def is_busy(self) -> bool:
-        """Whether objects are read, or more than are read at a time."""
+        """Whether objects are being read or wait for it."""
         return self.waiting or bool(self.jobs)
 
     def open_entries(self) -> list[str]:
-        """Return the names of the objects that are not over."""
+        """Return the names of the objects that have not ended."""
         return list(self.jobs)
 
     def search(self) -> None:
         """List the objects once, and submit those whose version is new. Raises `PeciaError`."""
         fresh: dict[str, Found] = {}
-        waiting, self.waiting = False, True  # until all that is new is submitted
+        waiting, self.waiting = False, True  # until all new objects are submitted
         for found in documents_below(self.where):
             name = found.name.removeprefix(self.where).lstrip("/")
             mark = self._mark(found)
@@ -86,7 +86,7 @@ class BucketWatch(Watcher):
         )
 
     def _mark(self, found: Found) -> str:
-        """Return what names a version, read like this; under an encryption key it cannot be guessed without it."""
+        """Return the journal name of a version and its options. Without the encryption key it cannot be guessed."""
         parts = [found.name, found.version, task_to_json(self.task), self.form]
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         return self.keys.name_of(digest, self.keys.current)

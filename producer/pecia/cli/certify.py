@@ -26,7 +26,7 @@ Seed = Annotated[int, Option(help="Seed of the sample: the same seed draws the s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewed:
-    """Options that say which jobs' pages are reviewed."""
+    """Options that select the jobs whose pages are reviewed."""
 
     job: Annotated[
         list[UUID] | None,
@@ -40,7 +40,7 @@ class Reviewed:
 
     @property
     def listing(self) -> Listing:
-        """The jobs that are meant, of all or of those that `--job` names."""
+        """The selected jobs, out of all jobs or of those that `--job` names."""
         listing = arguments.listing(
             {"metadata": values.metadata(self.metadata), "since": values.moment(self.since)}
         )
@@ -78,7 +78,7 @@ def certify(
         )
         if left := sum(not page.checked for page in drawn):
             endings.complain(
-                f"{left:,} of the pages that are drawn were not checked completely yet: "
+                f"{left:,} of the drawn pages are not checked completely yet: "
                 f"`pecia review --sample {sample} --seed {seed}` shows them."
             )
             raise typer.Exit(Ending.FAILED)
@@ -101,7 +101,7 @@ def certify(
 
 
 def client_settings() -> ClientSettings:
-    """Return how the stores are reached. Raises `ConfigurationError` if that is by a gateway."""
+    """Return the settings of the stores. Raises `ConfigurationError` if they reach the fleet by a gateway."""
     settings = resolve()
     refuse_gateway(settings)
     return settings

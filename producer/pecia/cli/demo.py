@@ -1,6 +1,6 @@
-"""`pecia demo`: the main job from end to end, on a throw-away fleet, with every outcome checked.
+"""`pecia demo`: documents from submit to result on a throw-away fleet, with every outcome checked.
 
-The fleet and the documents come from `pecia[local]`, found by an entry point: the client itself stays light.
+The fleet and the documents come from `pecia[local]` by an entry point, so that the client itself stays light.
 """
 
 import base64
@@ -49,13 +49,13 @@ class Exhibit(Protocol):
     misread: bool
 
     def accuracy(self, read: str) -> float:
-        """Return how well a text agrees with what stands on it."""
+        """Return how well a text agrees with the document's true text, from 0 to 1."""
         ...
 
 
 @dataclass
 class Showing:
-    """One document on its way through the fleet."""
+    """One document of the demo, its job and what was measured of it."""
 
     exhibit: Exhibit
     job: Job[Document]
@@ -64,7 +64,7 @@ class Showing:
 
     @property
     def complaint(self) -> str | None:
-        """What is not as it should be; None if all is well."""
+        """What is wrong with the outcome, or None."""
         if not self.called_back:
             return "no callback"
         if self.exhibit.text is None:
@@ -73,7 +73,7 @@ class Showing:
         if self.job.state is not JobState.SUCCEEDED:
             return f"is {self.job.state}"
         if self.exhibit.misread:
-            return None if self.needs_review else "is misread, and no verdict says so"
+            return None if self.needs_review else "is misread, and no verdict reports it"
         if self.accuracy is None or self.accuracy < self.exhibit.least:
             return f"less than {self.exhibit.least:.0%} of the characters are right"
         expected = self.exhibit.documents
@@ -89,12 +89,12 @@ class Showing:
 
     @property
     def needs_review(self) -> bool:
-        """Whether the fleet itself says that a person should look at it."""
+        """Whether a verdict of the fleet asks for a review."""
         return any(page.verdict.needs_review for page in self.job.result(timeout=0).pages)
 
     @property
     def mistakes(self) -> list[str]:
-        """Which words are not those of the document, line by line."""
+        """The words that were misread, line by line."""
         if self.exhibit.text is None or self.job.state is not JobState.SUCCEEDED:
             return []
         lines = self.exhibit.text.splitlines()
@@ -113,14 +113,14 @@ def demo(
     *,
     engine: Annotated[
         Literal["cpu", "vllm"],
-        typer.Option(help="vllm: printed slips, read by a small model that comes with a clone of Pecia."),
+        typer.Option(help="vllm: printed slips, read by a small model that a clone of Pecia contains."),
     ] = "cpu",
 ) -> None:
     """Read a set of medical documents on a throw-away fleet and check every result. Exit 0 only if all is well.
 
-    With `--engine vllm` it is slips that real vLLM reads, with 4-bit weights and no GPU, where vLLM is installed
+    With `--engine vllm` real vLLM, where it is installed, reads printed slips with 4-bit weights and no GPU
     (`make demo-engine`). The model and the slips are tests/engine/reader of a clone, or the directory in PECIA_MODEL.
-    Two of the slips it misreads: these have to need review.
+    The model misreads two of the slips; the fleet must mark these for review.
 
     Example: `pecia demo`
     """
@@ -180,7 +180,7 @@ def demo(
 
 
 def _split(showing: Showing) -> str:
-    """Return how a bundle was split; nothing of another document."""
+    """Describe how a bundle was split, or return an empty string for any other document."""
     documents = showing.exhibit.documents
     patients = len({patient for _, _, patient in documents})
     return f"one of them split into {len(documents)} of {patients} patients" if documents else ""
@@ -199,7 +199,7 @@ def _follow(showings: Sequence[Showing], console: Console) -> None:
 
 
 def _judged(showings: Sequence[Showing], notices: dict[UUID, JobNotice]) -> tuple[list[str], tuple[str, ...]]:
-    """Compare texts and await callbacks; return the faults, and the bulk documents that ended after the urgent one."""
+    """Compare texts and await callbacks. Return the faults, and the bulk documents that ended after the urgent one."""
     for showing in showings:
         if showing.job.state is JobState.SUCCEEDED:
             showing.accuracy = showing.exhibit.accuracy(showing.job.result(timeout=0).text)
@@ -246,7 +246,7 @@ def _table(showings: Sequence[Showing]) -> Table:
 
 @contextmanager
 def _receiver(secret: str) -> Iterator[tuple[str, dict[UUID, JobNotice]]]:
-    """Run a webhook receiver on loopback; yield its address and the notices whose signature was right."""
+    """Run a webhook receiver on loopback. Yield its address and the notices whose signature was right."""
     notices: dict[UUID, JobNotice] = {}
 
     def heard(_delivery: str, notice: JobNotice | None) -> None:

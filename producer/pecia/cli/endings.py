@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and the one line that says what to do next."""
+"""Exit codes of `pecia`, and the one-line error messages that name the next step."""
 
 import os
 import traceback
@@ -35,7 +35,7 @@ _OF_ERRORS: tuple[tuple[Ending, tuple[type[PeciaError], ...]], ...] = (
     (Ending.USAGE, (errors.SubmitError, errors.DatabaseRefusedError, errors.RetryRefusedError)),
     (Ending.USAGE, (errors.JobNotFoundError, errors.BatchNotFoundError, errors.EndpointLimitError)),
 )
-"""The first that an error is counts."""
+"""Exit codes by error classes. The first matching row counts."""
 
 
 def of(error: PeciaError) -> Ending:
@@ -49,24 +49,26 @@ def of_states(states: Iterable[JobState]) -> Ending:
 
 
 def of_results(jobs: Iterable[AnyJob]) -> Ending:
-    """Return the exit code for requested results: 0 if all are there and complete."""
+    """Return the exit code for requested results: 0 if all exist and are complete."""
     there = [job.state is JobState.SUCCEEDED and job.erased_at is None for job in jobs]
     return Ending.DONE if all(there) else Ending.FAILED
 
 
 @contextmanager
 def going_on(which: str = "", name: str = "what was submitted") -> Iterator[None]:
-    """On Ctrl-C, print that the jobs go on and the commands for them; `which` names the jobs, empty if unknown."""
+    """On Ctrl-C, print that the jobs continue and the commands for them; `which` names the jobs, empty if unknown."""
     try:
         yield
     except KeyboardInterrupt:
-        more = f", `pecia result {which}` gives what is read, `pecia cancel {which}` ends it" if which else ""
+        more = (
+            f", `pecia result {which}` prints what is read, `pecia cancel {which}` ends it" if which else ""
+        )
         complain(f"{name} goes on: `{f'pecia watch {which}'.strip()}` follows it{more}.")
         raise typer.Exit(Ending.INTERRUPTED) from None
 
 
 def after(error: Exception) -> int:
-    """Say what went wrong, and return the exit code."""
+    """Print an error as one line, and return its exit code."""
     if isinstance(error, TyperException):
         context: Any = getattr(error, "ctx", None)
         command, said = context.command_path if context else "pecia", error.format_message()
@@ -78,12 +80,12 @@ def after(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno and error.filename:  # a path of the caller's
         complain(f"{os.fsdecode(error.filename)}: {os.strerror(error.errno)}.")
         return Ending.USAGE
-    # Its kind and place, not its text, which may quote a document.
+    # The error's class and place, not its text, which may quote a document.
     kind, place = type(error).__name__, traceback.extract_tb(error.__traceback__)[-1]
     complain(f"a fault in Pecia itself ({kind} in {place.name}, line {place.lineno}): please report it.")
     return Ending.FAILED
 
 
 def complain(sentence: str) -> None:
-    """Say on standard error, in one line, what went wrong."""
+    """Print an error on standard error as one line."""
     typer.echo(f"pecia: {' '.join(sentence.split())}", err=True)

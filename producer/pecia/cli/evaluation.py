@@ -1,4 +1,4 @@
-"""`pecia eval`: how well a fleet reads and captions what is known."""
+"""`pecia eval`: measures how well a fleet reads and captions files whose content is known."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -69,7 +69,7 @@ def evaluate(
             metavar="DIR",
             exists=True,
             file_okay=False,
-            help="Files with their truth beside them: NAME.txt, NAME.json or NAME.csv; PDFs hold it themselves.",
+            help="Files with the true content beside them: NAME.txt, NAME.json or NAME.csv; PDFs contain it.",
         ),
     ],
     *,
@@ -99,8 +99,8 @@ def evaluate(
 ) -> None:
     """Read files whose content is known, and show how much is right, by kind of page.
 
-    A PDF without a truth beside it is read from its pixels and compared with its own text: in the order in which its
-    layout is read (CER, order), and in the order in which the file has it (CER in file, order in file).
+    A PDF without a truth file beside it is read from its pixels and compared with its own text: in the reading order of
+    its layout (CER, order), and in the order of the file (CER in file, order in file).
 
     If no fleet runs, one is started for the run and thrown away.
 
@@ -142,7 +142,7 @@ def _exhibits(folder: Path) -> list[Exhibit]:
 
 @contextmanager
 def _client(engine: str | None) -> Iterator[Client]:
-    """Yield a client of the fleet that is set or runs here, or of one that is started for the block."""
+    """Yield a client of the configured or local fleet, or of a fleet that is started for the block."""
     client = None
     try:
         client = Client() if engine is None else None
@@ -159,7 +159,7 @@ def _client(engine: str | None) -> Iterator[Client]:
 
 
 def _earlier(file: Path | None, option: str) -> Report:
-    """Return what was found earlier; nothing without a file."""
+    """Return the earlier report, or an empty one without a file."""
     try:
         return Report.model_validate_json(file.read_bytes()) if file else Report()
     except ValidationError:
@@ -172,7 +172,7 @@ def figures(
     columns: Mapping[str, str] = _COLUMNS,
     width: int | None = None,
 ) -> str:
-    """Return a run's figures by kind of page, or of bundles, beside those of an earlier one where they differ."""
+    """Return a run's figures by kind of page, or of bundles, beside differing figures of an earlier run."""
     rows: list[list[str]] = []
     for kind, now in found.items():
         rows.append([kind])

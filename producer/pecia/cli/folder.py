@@ -1,4 +1,4 @@
-"""`pecia watch-folder`: documents that are put into a folder are read, each once, and their results are saved."""
+"""`pecia watch-folder`: reads each document that is put into a folder, once, and saves its result."""
 
 import errno
 import os
@@ -43,17 +43,17 @@ from pecia_schemas.tasks import ReadDocument
 
 _TICK_S: Final = 0.5
 _RESCAN_S: Final = 30.0
-"""The folder is searched after so long even if the system announces no change, as for most network drives."""
+"""The folder is searched at this interval even if the system announces no change, as on most network drives."""
 _PAUSE_S: Final = 5.0
-"""After something was unavailable."""
+"""Pause after something was unavailable."""
 _IN_FLIGHT: Final = 200
-"""Documents that are read at a time: the others wait in the folder."""
+"""Documents that are read at a time; the others wait in the folder."""
 _TOO_LARGE: Final = "too_large"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderOptions:
-    """Which files are read, and where they and their results go."""
+    """Which files are read, and where the files and their results go."""
 
     out: Annotated[
         str | None,
@@ -91,11 +91,11 @@ class FolderOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where documents and their results are put."""
+    """Folders for documents and their results."""
 
     folder: Path
     done: Path | None
-    """None: documents stay."""
+    """None if documents stay where they are."""
     failed: Path
     out: Path
     suffix: str
@@ -124,11 +124,11 @@ class Places:
         return self.out / f"{name}{self.suffix}"
 
     def reason(self, name: str) -> Path:
-        """Return the file that says why a document failed."""
+        """Return the file that explains why a document failed."""
         return self.failed / f"{name}.error.txt"
 
     def is_free(self, name: str) -> bool:
-        """Return whether nothing of an earlier document has this name."""
+        """Return whether no file of an earlier document has this name."""
         documents = (self.done / name, self.failed / name) if self.done else ()
         return not any(os.path.lexists(place) for place in (*documents, self.result(name), self.reason(name)))
 
@@ -143,11 +143,11 @@ class Watch(Watcher):
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to be done though the folder does not change."""
+        """Whether work remains even if the folder does not change."""
         return self.waiting or bool(self.open_entries())
 
     def open_entries(self) -> list[Entry]:
-        """Return the documents that are not over."""
+        """Return the documents that have not ended."""
         return [entry for entry in self.journal.entries.values() if not entry.kept]
 
     def search(self) -> None:
@@ -176,7 +176,7 @@ class Watch(Watcher):
         self._submit([entry for entry in self.open_entries() if entry.name not in self.jobs])
 
     def _enter(self, whole: Mapping[str, inbox.Print]) -> None:
-        """Write new documents into the journal, each with its idempotency key and its name from now on."""
+        """Write new documents to the journal, each with its idempotency key and the name under which it is filed."""
         made: list[Entry] = []
         for name, print_ in whole.items():
             former, keeps = self.journal.entries.get(name), self.places.done is None
@@ -221,7 +221,7 @@ class Watch(Watcher):
                 self._refuse(entry, why)
 
     def _refuse(self, entry: Entry, error: SubmitError | AccessError) -> None:
-        """End a document that was not accepted. Raises what would refuse the others, too."""
+        """End a document that was refused. Raise the error if it would refuse the other documents too."""
         if isinstance(error, IdempotencyConflictError):  # submitted by a former run with other options
             self.jobs[entry.name] = self.client.job(error.existing_job_id)
         elif not (isinstance(error, InvalidSourceError) or getattr(error, "code", "") == _TOO_LARGE):
@@ -296,7 +296,7 @@ def _copy(source: Path, target: Path) -> None:
 
 @contextmanager
 def _stopping() -> Iterator[Event]:
-    """Yield what SIGINT and SIGTERM set; a second signal interrupts."""
+    """Yield an event that SIGINT and SIGTERM set. A second signal raises `KeyboardInterrupt`."""
     stop = Event()
 
     def end(*_: object) -> None:
@@ -313,8 +313,8 @@ def _stopping() -> Iterator[Event]:
 
 
 def _announced(folder: Path, *, recursive: bool, stop: Event) -> Iterator[bool]:
-    """Yield again and again, with True if something in the folder has changed. Raises `typer.BadParameter`."""
-    from watchfiles import watch  # noqa: PLC0415  polling does without
+    """Yield regularly, True if something in the folder has changed. Raises `typer.BadParameter`."""
+    from watchfiles import watch  # noqa: PLC0415  polling does not need it
 
     yield True
     try:
@@ -330,7 +330,7 @@ def _announced(folder: Path, *, recursive: bool, stop: Event) -> Iterator[bool]:
             yield bool(changes)
     except (OSError, RuntimeError):  # such as no inotify watches being free
         raise BadParameter(
-            "the system does not announce changes of it: add --poll 5", param_hint="DIR"
+            "the system does not announce changes in this folder: add --poll 5", param_hint="DIR"
         ) from None
 
 
@@ -344,7 +344,7 @@ def _polled(seconds: float, stop: Event) -> Iterator[bool]:
 
 
 def _run(watch: Watch | BucketWatch, looks: Iterator[bool], *, polls: bool, once: bool) -> None:
-    """Search, submit and save until it is stopped, or with `once` until all is done."""
+    """Search, submit and save until a signal stops it, or with `once` until no work remains."""
     complained, searched, paused = "", 0.0, 0.0
     for changed in looks:
         now = time.monotonic()
@@ -362,19 +362,19 @@ def _run(watch: Watch | BucketWatch, looks: Iterator[bool], *, polls: bool, once
                 raise
             sentence = _trouble(error)
             if once and not isinstance(error, QueueFullError | AccessError):
-                raise UnavailableError(f"{sentence} The same command goes on where it was.") from None
+                raise UnavailableError(f"{sentence} Repeat the command to continue.") from None
             if sentence != complained:
-                endings.complain(f"{sentence} It is tried again.")
+                endings.complain(f"{sentence} Trying again.")
             complained, paused = sentence, now + _PAUSE_S
             continue
         if once and not watch.is_busy:
             return
     if count := len(watch.open_entries()):
-        endings.complain(f"{count:,} documents are not over: the next start saves their results.")
+        endings.complain(f"{count:,} documents have not ended: the next start saves their results.")
 
 
 def _trouble(error: Exception) -> str:
-    """Return what is in the way, and what to do."""
+    """Describe the error that blocks the watch, and what to do about it."""
     if not isinstance(error, OSError):
         return str(error)
     reason = os.strerror(error.errno) if error.errno else type(error).__name__
@@ -447,7 +447,7 @@ def watch_folder(
         else:
             folder = Path(where)
             if not folder.is_dir():
-                raise BadParameter(f"there is no folder '{folder}'", param_hint="DIR")
+                raise BadParameter(f"'{folder}' is not a folder", param_hint="DIR")
             watch = Watch(
                 places=Places.of(folder, places),
                 journal=stack.enter_context(Journal.open(folder)),
@@ -456,7 +456,7 @@ def watch_folder(
             )
             looks = _polled(poll, stop) if poll else _announced(folder, recursive=places.recursive, stop=stop)
         if not places.once:
-            endings.complain(f"watching {where}; Ctrl-C ends it.")
+            endings.complain(f"watching {where}; press Ctrl-C to end.")
         with unserved_reported(lambda: (job for job in list(watch.jobs.values()) if not job.done)):
             _run(watch, looks, polls=bool(poll), once=places.once)
     raise typer.Exit(ending if places.once else Ending.DONE)

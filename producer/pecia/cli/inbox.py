@@ -1,4 +1,4 @@
-"""What a watched folder holds: which files are whole, and the journal of those that are read."""
+"""The files of a watched folder: which of them are complete, and the journal of those that are read."""
 
 import errno
 import fcntl
@@ -42,20 +42,20 @@ _PARTIAL: Final = (
     ".temp",
 )
 _LEFT_ALONE: Final = re.compile(r"\.|~\$|.*~$|(?:thumbs\.db|desktop\.ini)$", re.IGNORECASE)
-"""Hidden files, lock files of Office, copies of editors, and what file managers leave."""
+"""Hidden files, Office lock files, editor backups, and files that file managers leave behind."""
 _HOME: Final = ".pecia"
 _LEAST_COMPACTED: Final = 1_000
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-"""Said by network drives that have no locks."""
+"""Errors of network drives that support no locks."""
 
 Print = tuple[int, int, int]
-"""Size, time of change in nanoseconds and inode of a file: another whenever it is written or replaced."""
+"""Size, modification time in nanoseconds and inode of a file. It changes whenever the file is written or replaced."""
 
 
 def is_partial(name: str, names: Collection[str] = ()) -> bool:
-    """Return whether a name is that of a file which is still written, or of none that is to be read.
+    """Return whether a name belongs to a file that is still being written, or that is never read, such as a lock file.
 
-    A browser's `scan.pdf` is empty while `scan.pdf.part`, another of the names, grows.
+    A browser's `scan.pdf` is empty while `scan.pdf.part`, another of `names`, grows.
     """
     lower = name.lower()
     return (
@@ -66,14 +66,14 @@ def is_partial(name: str, names: Collection[str] = ()) -> bool:
 
 
 class Stillness:
-    """Tells which files are whole: unchanged over two looks that are so many seconds apart."""
+    """Finds complete files: those unchanged over two looks at least this many seconds apart."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since: dict[str, tuple[Print, float]] = {}
 
     def whole(self, prints: Mapping[str, Print], now: float) -> list[str]:
-        """Return the names of those that are, the longest unchanged first. Takes in how all of them are now."""
+        """Return the names of the complete files, the longest unchanged first, and store the state of all files."""
         former, self._since = self._since, {}
         whole: list[tuple[float, str]] = []
         for name, print_ in prints.items():
@@ -85,7 +85,7 @@ class Stillness:
 
 
 def print_of(path: Path) -> Print | None:
-    """Return the print of a file; None if it is not there."""
+    """Return the print of a file, or None if the file is missing."""
     try:
         about = path.stat()
     except FileNotFoundError:
@@ -94,7 +94,7 @@ def print_of(path: Path) -> Print | None:
 
 
 def files_in(folder: Path, *, recursive: bool, passed_over: Collection[Path]) -> dict[str, Print]:
-    """Return the files of a folder that may be read, by their names below it. Raises `OSError` if it is away."""
+    """Return the readable files of a folder by their relative names. Raises `OSError` if the folder is unavailable."""
     found: dict[str, Print] = {}
 
     def away(error: OSError) -> None:
@@ -116,7 +116,7 @@ def files_in(folder: Path, *, recursive: bool, passed_over: Collection[Path]) ->
 
 
 def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file; empty for one that may not be read, which its submit says."""
+    """Return the SHA-256 of a file, or an empty string if it is unreadable, which its submit reports."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -125,7 +125,7 @@ def digest_of(path: Path) -> str:
 
 
 def numbered(name: str) -> Iterator[str]:
-    """Yield a name, then others with a number, as in `scan-2.pdf`."""
+    """Yield the name, then variants with a number, such as `scan-2.pdf`."""
     path = Path(name)
     return chain([name], (str(path.with_name(f"{path.stem}-{number}{path.suffix}")) for number in count(2)))
 
@@ -204,13 +204,13 @@ def missing_pages(job: AnyJob) -> str:
 
 
 def reason_text(job: AnyJob | None, why: Failure | str) -> str:
-    """Return what the file beside a failed document says: code, what happened, and what to do."""
+    """Return the text of the file beside a failed document: code, what happened, and what to do."""
     if isinstance(why, Failure):
         sentence = why.message.removesuffix(why.code.advice).strip() or why.code.meaning
         lines = [f"Code: {why.code}", sentence, f"Next: {why.code.advice}"]
     else:
         lines = [why]
-    lines.append("A document that is put into the watched folder again is read again.")
+    lines.append("To read the document again, put it into the watched folder again.")
     if job is not None:
         lines.append(f"Job: {job.id} (`pecia status {job.id}`)")
     return "\n".join(lines) + "\n"
@@ -218,31 +218,31 @@ def reason_text(job: AnyJob | None, why: Failure | str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One document of the folder, from before it is submitted until it is moved; for ever if it stays."""
+    """One document of the folder, from before its submit until it is moved; kept forever if the document stays."""
 
     name: str
-    """Below the folder."""
+    """Path of the document, relative to the folder."""
     print: Print
     digest: str
-    """Of its content; empty for a document that is moved."""
+    """SHA-256 of the document's content; empty if the document is moved."""
     key: str
-    """Its idempotency key: however often it is submitted, it is read once."""
+    """Idempotency key of the document: repeated submits read it once."""
     place: str
-    """What it is called where it is moved to."""
+    """Name of the document in the folder to which it is moved."""
     result: str
-    """Where its result is written, seen from the folder."""
+    """Path of the document's result, relative to the folder."""
     kept: bool = False
-    """Whether it is over and stays where it is."""
+    """Whether the document has ended and stays where it is."""
 
     @classmethod
     def new(cls, name: str, print_: Print, *, digest: str, place: str, result: str) -> Self:
-        """Return the entry of a document that was not read before."""
+        """Return the entry of a new document, with a new idempotency key."""
         key = f"watch-folder/{uuid4()}"
         return cls(name=name, print=print_, digest=digest, key=key, place=place, result=result)
 
 
 class Journal:
-    """The entries of a folder, in a file there: a line for each change, of which the last one of a name counts."""
+    """The entries of a folder, in a file there: one line for each change; the last line for a name counts."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / "watched.jsonl"
@@ -256,7 +256,7 @@ class Journal:
     @classmethod
     @contextmanager
     def open(cls, folder: Path) -> Iterator[Self]:
-        """Yield the journal of a folder, which no other process has open. Raises `UnavailableError`, `OSError`."""
+        """Yield the journal of a folder, locked against other processes. Raises `UnavailableError`, `OSError`."""
         home = folder / _HOME
         home.mkdir(mode=0o700, exist_ok=True)
         with (home / "lock").open("w") as lock:
@@ -270,7 +270,7 @@ class Journal:
             yield cls(home)
 
     def check(self) -> None:
-        """Raise `OSError` if the folder is away: then its documents are not gone."""
+        """Raise `OSError` if the folder is unavailable: then its missing documents were not removed."""
         self._path.stat()
 
     def write(self, entries: Sequence[Entry]) -> None:
@@ -279,14 +279,14 @@ class Journal:
         self.entries |= {entry.name: entry for entry in entries}
 
     def remove(self, entry: Entry) -> None:
-        """Forget an entry."""
+        """Delete an entry."""
         self._append([{"name": entry.name, "gone": True}])
         self.entries.pop(entry.name, None)
 
     def _append(self, changes: Sequence[Mapping[str, object]]) -> None:
         if not changes:
             return
-        # A line of its own also after one that a full disk or the end of a process has cut.
+        # Starts a line of its own, because a full disk or a killed process may have cut the last one.
         content = "".join(f"\n{json.dumps(change)}\n" for change in changes)
         with self._path.open("ab", buffering=0) as file:
             if file.write(content.encode()) < len(content):

@@ -1,4 +1,4 @@
-"""`pecia status`, `wait`, `cancel`, `retry` and `list`: jobs by id, or all of them; `dead`: parts given up."""
+"""`pecia status`, `wait`, `cancel`, `retry` and `list` for jobs; `dead` for parts that the fleet gave up."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ AsJson = Annotated[bool, Option("--json", help="Print one JSON object for each j
 def status(
     ids: Annotated[
         list[str],
-        Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
+        Argument(metavar="ID", help="Job ids or their beginnings; - reads them from standard input."),
     ],
     *,
     as_json: AsJson = False,
@@ -61,17 +61,17 @@ def status(
 
 @dataclass
 class Course:
-    """Where the parts of a job are, and where their time went."""
+    """Numbers of a job's parts by state, and the seconds they spent in each step."""
 
     parts: dict[str, int]
-    """How many are in each state; the cutting of the document is none of them."""
+    """Number of parts in each state, without the ingest part that cuts the document."""
     queued_s: Percentiles | None
     seconds: dict[str, float]
-    """Sums over parts, which run side by side: all attempts that have ended."""
+    """Sums over all ended attempts of all parts. Parts run in parallel, so sums may exceed the job's duration."""
 
     @classmethod
     def of(cls, job: AnyJob) -> Self:
-        """Work it out of the job's events."""
+        """Compute the course from the job's events."""
         states, began, worked = dict[UUID, str](), dict[UUID, datetime](), defaultdict[UUID, float](float)
         with suppress(JobTimeoutError):
             for event in job.events(timeout=0):
@@ -98,7 +98,7 @@ class Course:
 
     @property
     def text(self) -> str:
-        """It in two lines."""
+        """The course as two lines of text."""
         states = ", ".join(f"{count:,} {state}" for state, count in self.parts.items() if count)
         queued = self.queued_s
         waits = f"waited {queued.p50:.1f} s each (95 of 100 less than {queued.p95:.1f} s), " if queued else ""
@@ -115,7 +115,7 @@ def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> Non
 
     Example: `pecia wait 0190b3c8-7e1a-7c55 --timeout 60`, `pecia wait --batch ward-7`
     """
-    from pecia.cli.watching import follow  # noqa: PLC0415  brings a bar of progress, which no other verb here has
+    from pecia.cli.watching import follow  # noqa: PLC0415  loads the progress bar, which only this verb needs
 
     with endings.going_on(jobs.words), Client() as client:
         group = jobs.chosen(client)
@@ -134,7 +134,7 @@ def wait(*, jobs: Jobs, timeout: Timeout = None, as_json: AsJson = False) -> Non
 def cancel(
     *,
     jobs: Jobs,
-    reason: Annotated[str | None, Option(help="Kept with the jobs' events.")] = None,
+    reason: Annotated[str | None, Option(help="Reason to record with the jobs' events.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Cancel jobs now. Jobs that have ended stay as they are.
@@ -155,7 +155,7 @@ def cancel(
             if as_json:
                 output.json_line(output.job_json(job, None))
             else:
-                read = f"; `pecia result {job.id}` gives what is read" if job.progress.done else ""
+                read = f"; `pecia result {job.id}` prints what is read" if job.progress.done else ""
                 became = (
                     f"{job.state}, {output.progress_text(job.progress)} read"
                     if ended
@@ -194,14 +194,14 @@ def list_jobs(
     kind: Annotated[str | None, Option(help="Only this kind of work, such as document.read.")] = None,
     metadata: Metadata = None,
     since: Annotated[
-        str | None, Option(metavar="WHEN", help="Submitted since: 30m, 2h, 7d or a date.")
+        str | None, Option(metavar="WHEN", help="Only jobs submitted since: 30m, 2h, 7d or a date.")
     ] = None,
     limit: Annotated[int, Option(min=1, help="Most to show.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show jobs, newest first, or pages that need review.
 
-    With --verdict review, bundles in which patients are in conflict come first.
+    With --verdict review, bundles with a patient conflict come first.
 
     Example: `pecia list --batch ward-7 --state failed`, `pecia list --verdict incomplete --verdict review`
     """
@@ -240,7 +240,7 @@ def _show(group: JobGroup[Any], *, as_json: bool, more: Mapping[str, Any] = Mapp
 
 Code = Annotated[FailureCode | None, Option(help="Only parts that failed with this code, such as poisoned.")]
 OfJob = Annotated[UUID | None, Option("--job", metavar="ID", help="Only parts of this job.")]
-Since = Annotated[str | None, Option(metavar="WHEN", help="Failed since: 30m, 2h, 7d or a date.")]
+Since = Annotated[str | None, Option(metavar="WHEN", help="Only parts failed since: 30m, 2h, 7d or a date.")]
 
 dead = typer.Typer(no_args_is_help=True)
 
@@ -268,7 +268,7 @@ def list_dead(
 
 @dead.command("show")
 def show_dead(
-    part_id: Annotated[UUID, Argument(metavar="PART", help="Id of a part, in full.")],
+    part_id: Annotated[UUID, Argument(metavar="PART", help="Full id of a part.")],
     *,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -292,9 +292,7 @@ def show_dead(
 
 @dead.command("retry")
 def retry_dead(
-    part_ids: Annotated[
-        list[UUID] | None, Argument(metavar="[PART]...", help="Ids of parts, in full.")
-    ] = None,
+    part_ids: Annotated[list[UUID] | None, Argument(metavar="[PART]...", help="Full ids of parts.")] = None,
     *,
     everything: Annotated[
         bool, Option("--all", help="All that `list` shows with the same options, of jobs that have ended.")
@@ -310,7 +308,7 @@ def retry_dead(
     Example: `pecia dead retry --all --code engine_error --since 2h`
     """
     if bool(part_ids) is everything:
-        raise BadParameter("name parts, or say --all", param_hint="PART")
+        raise BadParameter("name parts, or add --all", param_hint="PART")
     with Client() as client:
         found = client.dead_parts(job=job, code=code, since=values.moment(since)) if everything else ()
         chosen = part_ids or [part.id for part in found if part.job_state.is_terminal]

@@ -1,4 +1,4 @@
-"""What a command prints: JSON lines and text on standard output, tables for people."""
+"""Output of commands: JSON lines and text on standard output, tables for people."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ M = TypeVar("M", bound=BaseModel)
 _COLOUR: Final = re.compile(r"\x1b\[\d+m")
 _ENDS: Final = re.compile(r"\r\n|[\n\f]")
 _PIPED: Final = 200
-"""Columns where no terminal says how many."""
+"""Table width in columns if standard output is no terminal."""
 _LEAST: Final = 8
-"""Of the last column, however narrow the terminal."""
+"""Minimum width of the last column, however narrow the terminal."""
 
 AsJson = Annotated[bool, Option("--json", help="Print JSON, one object on a line.")]
 
@@ -42,7 +42,7 @@ def fitting(
     width: int | None = None,
     right: Collection[str] = (),
 ) -> str:
-    """Return a table without as many of the spare columns, the first one first, as the terminal has no room for.
+    """Return a table, leaving out spare columns, the first one first, until it fits the terminal.
 
     What the last column has no room for goes on below. Columns of numbers are aligned at the `right`.
     """
@@ -79,7 +79,7 @@ def _widths(columns: dict[str, list[str]]) -> list[int]:
 
 
 def _width(cell: str) -> int:
-    """Return the columns that a cell takes: two for each character of East Asia, none for its colour."""
+    """Return the display width of a cell: two columns for each wide East Asian character, none for colour codes."""
     plain = _COLOUR.sub("", cell)
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in plain)
 
@@ -93,16 +93,16 @@ _COLOURS: dict[JobState, dict[str, Any]] = {
     JobState.RUNNING: {"fg": "cyan"},
 }
 _LABEL = 32
-"""Of a longer one the end is shown: that tells files of a folder apart."""
+"""Longest label in a table. Of longer ones the end is shown, which distinguishes files of a folder."""
 
 
 def when(moment: datetime) -> str:
-    """Return a moment as a clock here shows it."""
+    """Return a time as local date and time."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def json_line(value: object) -> None:
-    """Print one object on a line of its own."""
+    """Print a value as one line of JSON."""
     typer.echo(for_terminal(json.dumps(value, ensure_ascii=False, default=_plain)))
 
 
@@ -118,18 +118,18 @@ def _plain(value: object) -> object:
 
 
 def json_lines(found: Iterable[BaseModel], exclude: set[str] | None = None) -> None:
-    """Print each on a line of its own, as an object."""
+    """Print each model as one line of JSON."""
     for one in found:
         json_line(one.model_dump(mode="json", exclude=exclude))
 
 
 def failure_json(failure: Failure | None) -> dict[str, str] | None:
-    """Return why something failed; None if it did not."""
+    """Return the code and message of a failure, or None without one."""
     return {"code": failure.code, "message": failure.message} if failure else None
 
 
 def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
-    """Return a job's state without its result, and why it cannot go on, if so."""
+    """Return a job's state without its result; `hint` says why it cannot continue."""
     return {
         "job": job.id,
         "kind": job.kind,
@@ -148,7 +148,7 @@ def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
 
 
 def for_terminal(text: str) -> str:
-    """Return the text unchanged for a pipe; for a terminal, with tables in columns and control characters replaced."""
+    """Return the text unchanged for a pipe. For a terminal, align tables and replace control characters."""
     if not sys.stdout.isatty():
         return text
     lines: list[str] = []
@@ -167,7 +167,7 @@ def for_terminal(text: str) -> str:
 
 
 def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
-    """Return the jobs as a table with complete ids: on a narrow terminal with fewer columns."""
+    """Return the jobs as a table with complete ids. A narrow terminal shows fewer columns."""
     rows: list[dict[str, object]] = []
     for job in jobs:
         style = None if "NO_COLOR" in os.environ else _COLOURS.get(job.state)
@@ -191,20 +191,20 @@ def table(jobs: Iterable[AnyJob], width: int | None = None) -> str:
 
 
 def _took(job: AnyJob) -> str:
-    """Return how long a job was worked on, since its last retry."""
+    """Return how long the job has run since its last retry."""
     if job.started_at is None:
         return "-"
     return f"{((job.finished_at or datetime.now(UTC)) - job.started_at).total_seconds():.1f} s"
 
 
 def shortened(label: str | None) -> str:
-    """Return a label for a table."""
+    """Return a label shortened for a table."""
     shown = printable(label)
     return shown if len(shown) <= _LABEL else f"…{shown[1 - _LABEL :]}"
 
 
 def printable(text: str | None) -> str:
-    """Return a line of text with control characters, which could steer a terminal, replaced."""
+    """Return text with control characters, which could steer a terminal, replaced."""
     return "".join(
         letter
         if letter.isprintable() or unicodedata.category(letter) == "Zs"
@@ -214,12 +214,12 @@ def printable(text: str | None) -> str:
 
 
 def name_of(job: AnyJob, name: str | None = None) -> str:
-    """Return what a job is called: its file or its label, else its id."""
+    """Return the name of a job: its file or its label, or else its id."""
     return printable(name or job.label) or str(job.id)
 
 
 def complaint(job: AnyJob, error: JobError, name: str | None = None) -> str:
-    """Return an error's sentence with the job's name, if it has one, in the place of its id: errors carry no names."""
+    """Return an error's message with the job's name in place of its id. Errors themselves contain no names."""
     said = str(error)
     if not (name or job.label):
         return said
@@ -228,5 +228,5 @@ def complaint(job: AnyJob, error: JobError, name: str | None = None) -> str:
 
 
 def progress_text(progress: Progress) -> str:
-    """Return how many parts have been read, of how many, as in `3/12`."""
+    """Return the numbers of read and of all parts, as in `3/12`."""
     return f"{progress.done}/{'?' if progress.total is None else progress.total}"

@@ -1,4 +1,4 @@
-"""Results on standard output, page by page as they are read; on standard error missing pages and pages to review."""
+"""Prints results on standard output, page by page; missing pages and pages to review go to standard error."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -30,13 +30,13 @@ from pecia_schemas.states import JobState
 from pecia_schemas.tasks import has_pages
 
 _NAMED = 20
-"""Pages that are named one by one; the command that the last line names shows the others."""
+"""Number of pages to review that are named; the command in the last line shows the others."""
 _UNREAD = {f"{DoubtReason.LANGUAGE_UNREAD}: Hangul": "ko"}
-"""Languages to read again in; the command names what to install for them."""
+"""Reasons of doubts with the language to read again in. The suggested command reports what to install."""
 
 
 def reason_of(page: Page | Segment) -> str:
-    """Return the verdict of a page; for one in a script that the engine does not read, that reason and the script."""
+    """Return the verdict of a page, or the reason and the script for a page in a script that the engine cannot read."""
     doubts = page.doubts if isinstance(page, Page) else ()
     unread = next((doubt for doubt in doubts if doubt.reason is DoubtReason.LANGUAGE_UNREAD), None)
     if unread is None:
@@ -45,7 +45,7 @@ def reason_of(page: Page | Segment) -> str:
 
 
 def missing(job: AnyJob) -> str | None:
-    """Return why a job has no result, or a part of it; None if its result is complete."""
+    """Return why a job has no result, or only a part of it. None if its result is complete."""
     if job.failure is not None:
         return f"{job.failure.code}: {job.failure.message}"
     if job.erased_at is not None and job.state.has_result:
@@ -60,16 +60,16 @@ def missing(job: AnyJob) -> str | None:
 
 @dataclass(slots=True)
 class Tally:
-    """Documents whose results were handed over, and those of their pages that a person should look at."""
+    """Counts of the documents whose results were delivered, and of their pages that need a review."""
 
     documents: int = 0
     pages: int = 0
     failed: int = 0
-    """Pages, and entire documents, that could not be read."""
+    """Pages, and complete documents, that could not be read."""
     unfinished: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     names: bool = False
-    """Whether to name pages that want a look: those of results that are not printed."""
+    """Whether to name pages that need a review. True if the results themselves are not printed."""
 
     def add(self, job: AnyJob, pages: Iterable[Page | Segment]) -> None:
         """Count pages that were read."""
@@ -81,18 +81,18 @@ class Tally:
                     typer.echo(f"{name_of(job)}, page {page.number}: {reason_of(page)}", err=True)
 
     def end(self, job: AnyJob) -> None:
-        """Count a document of which no more is handed over."""
+        """Count a document whose delivery is complete."""
         self.documents += 1
         self.failed += max(job.progress.failed, job.state is JobState.FAILED)
         self.unfinished += not job.state.has_result and job.state is not JobState.FAILED
 
     def close(self, which: str) -> None:
-        """Say in one line how many pages want a look, by reason, and the next command for the jobs `which` names."""
+        """Print the number of pages to review, by reason, and the next command for the jobs that `which` names."""
         seen = self.reasons.total()
         if self.documents == 1 and not (seen or self.failed or self.unfinished):
             return
         by_reason = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.most_common())
-        said = [f"{seen:,} want a look ({by_reason})"] if seen else []
+        said = [f"{seen:,} need a review ({by_reason})"] if seen else []
         said += [f"{self.failed:,} failed"] if self.failed else []
         said += [f"{self.unfinished:,} not finished"] if self.unfinished else []
         is_batch = which.startswith("--")
@@ -103,24 +103,24 @@ class Tally:
             f"pecia read --language {code}" for reason, code in _UNREAD.items() if reason in self.reasons
         ]
         documents = f"{self.documents:,} document{'s' if self.documents > 1 else ''}"
-        line = f"{documents}, {self.pages:,} pages read: {', '.join(said) or 'none wants a look'}."
+        line = f"{documents}, {self.pages:,} pages read: {', '.join(said) or 'none needs a review'}."
         endings.complain(f"{line} Next: `{'`, `'.join(next_)}`." if next_ else line)
 
 
 @dataclass(slots=True, kw_only=True)
 class Printer:
-    """Prints results as text, or as JSON: an object for each document, or `by_page` one for each page."""
+    """Prints results as text, or as JSON with one object for each document, or with `by_page` for each page."""
 
     as_json: bool = False
     by_page: bool = False
     revision: int | None = None
-    """0: as it was read; None: as it is."""
+    """0 for the result as the fleet read it, None for the latest revision."""
     tally: Tally = field(default_factory=Tally)
     step: Callable[[], None] = lambda: None
-    """Called before anything is printed."""
+    """Function that is called before each output."""
 
     def print(self, job: AnyJob, name: str | None = None, timeout: float | None = 0) -> Ending:
-        """Print what a job made, its pages as they are read for as long as `timeout`, and return how it ended."""
+        """Print a job's result, its pages as they are read until `timeout`, and return how the job ended."""
         deadline, printed, ending = Deadline(timeout), set[int](), Ending.DONE
         streams = not self.as_json or self.by_page
         try:
@@ -134,7 +134,7 @@ class Printer:
             job.refresh()
             ending = Ending.TIMEOUT
         except JobError:
-            pass  # it ended without a complete result: that is said below
+            pass  # it ended without a complete result, which is reported below
         result: Any = None
         if job.erased_at is None and job.progress.done + job.progress.failed > len(printed):
             result = job.result(timeout=0, revision=self.revision, partial=True)
@@ -148,7 +148,7 @@ class Printer:
         return max(ending, endings.of_results([job]))
 
     def _print_rest(self, job: AnyJob, name: str | None, result: Any, printed: set[int]) -> None:
-        """Print the results not printed yet, the failures, and the missing parts."""
+        """Print the results that are not printed yet, the failures, and the missing parts."""
         for piece in pieces_of(result):
             if piece.number not in printed:
                 self._print_piece(job, name, piece)
@@ -203,7 +203,7 @@ class Printer:
 def print_each(
     jobs: Sequence[AnyJob], printer: Printer, names: Sequence[str] = (), timeout: float | None = 0
 ) -> Ending:
-    """Print the jobs' results in their order, each as it comes, and return how the worst of them ended."""
+    """Print the jobs' results in order, each once it is available, and return the worst ending."""
     worst, deadline = Ending.DONE, Deadline(timeout)
     for number, job in enumerate(jobs):
         remaining = None if timeout is None else deadline.within(timeout)
@@ -214,11 +214,11 @@ def print_each(
 
 def _unread(count: int) -> str:
     files = "1 attached file was" if count == 1 else f"{count} attached files were"
-    return f"{files} not read: send such files by themselves."
+    return f"{files} not read: submit them as documents of their own."
 
 
 def pieces_of(result: Any) -> Sequence[Page | Segment]:
-    """Return the pages or segments of a result; none of None."""
+    """Return the pages or segments of a result, empty for None."""
     if isinstance(result, Document):
         return result.pages
     return result.segments if isinstance(result, Captions) else ()
@@ -229,7 +229,7 @@ def _about(job: AnyJob, name: str | None) -> dict[str, Any]:
 
 
 def result_json(job: AnyJob, name: str | None, result: Any) -> dict[str, Any]:
-    """Return a job and what it made, was not erased and is there."""
+    """Return a job and its result as a JSON object. Erased and missing results are left out."""
     content: dict[str, Any] = {"pages" if has_pages(job.kind) else "segments": []}
     if isinstance(result, Captions):
         content = {"segments": [*map(_piece_json, result.segments)]}

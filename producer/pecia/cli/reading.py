@@ -1,4 +1,4 @@
-"""`pecia read` and `pecia caption`: files in, ids at once, or text and captions at the end."""
+"""`pecia read` and `pecia caption`: submit files, and print job ids at once or the results at the end."""
 
 import secrets
 import sys
@@ -33,7 +33,7 @@ from pecia_schemas.states import Lane
 from pecia_schemas.tracing import exported
 
 ANY_SOURCE: Final = UrlRef(url="s3://any/document")
-"""Stands for a document where only its options count."""
+"""Placeholder source of a task that only holds options."""
 _writing = partial(Option, rich_help_panel="How a language model writes")
 
 Files = Annotated[
@@ -43,7 +43,7 @@ Files = Annotated[
     ),
 ]
 Priority = Annotated[Lane, Option(help="Lane to wait in.")]
-Kind = Annotated[tasks.DocumentType, Option("--type", help="What the documents are.")]
+Kind = Annotated[tasks.DocumentType, Option("--type", help="Type of the documents.")]
 Language = Annotated[
     str | None,
     Option(help="Languages as in en, or en,ko,zh (ISO 639-1). Default: auto, all that the engine reads."),
@@ -66,7 +66,7 @@ InBatch = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritingOptions:
-    """How a language model writes."""
+    """Options of how a language model writes."""
 
     preset: Annotated[tasks.Preset | None, _writing("--preset", help="Named set of these options.")] = None
     temperature: Annotated[
@@ -82,7 +82,7 @@ class WritingOptions:
     adapter: Annotated[str | None, _writing(help="LoRA adapter of the fleet, by name.")] = None
 
     def changes(self) -> tasks.GenerationOptions | None:
-        """Return what they change of the preset; None if nothing. Raises `typer.BadParameter`."""
+        """Return the options that override the preset, or None without any. Raises `typer.BadParameter`."""
         said = {name: getattr(self, name) for name in tasks.GenerationOptions.model_fields}
         given = {name: value for name, value in said.items() if value is not None}
         try:
@@ -95,7 +95,7 @@ class WritingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """What is said of all jobs of a command."""
+    """Options for all jobs of a command."""
 
     no_cache: NoCache = False
     batch: InBatch = None
@@ -105,7 +105,7 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitOptions(JobOptions):
-    """What is said besides of files that are handed over together."""
+    """Options for files that are submitted together."""
 
     key: Annotated[
         str | None, Option(help="Idempotency key; of several files the n-th gets KEY/n, counted from 0.")
@@ -123,7 +123,7 @@ class SubmitOptions(JobOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """What is printed or written once the jobs are submitted."""
+    """How job ids and results are printed or written."""
 
     wait: Wait = False
     timeout: values.Timeout = None
@@ -135,22 +135,22 @@ class OutputOptions:
 
     @property
     def delivery(self) -> Delivery:
-        """How results are handed over."""
+        """How results are written."""
         return Delivery(form=self.form, target=self.target, force=self.force)
 
     def check(self, kind: str, count: int) -> None:
-        """Raise `typer.BadParameter` or `InvalidFormatError` if so many jobs of a kind cannot end like this."""
+        """Raise `typer.BadParameter` or `InvalidFormatError` if so many results cannot be written like this."""
         results.check_stream(stream=self.stream, as_json=self.as_json)
         if self.delivery.is_plain:
             return
         if not self.wait:
             raise BadParameter("results need --wait: add it", param_hint="--format, --output")
         if self.as_json:
-            raise BadParameter("say --format json instead, or leave out --output", param_hint="--json")
+            raise BadParameter("use --format json instead, or omit --output", param_hint="--json")
         self.delivery.check({kind}, count)
 
     def print_submitted(self, group: JobGroup[Any], names: Sequence[str]) -> None:
-        """Print the jobs' ids, or an object for each; a job that a key named before may have its result."""
+        """Print the jobs' ids, or JSON objects. A job that was submitted before by the same key may have a result."""
         for job, name in zip(group, names, strict=True):
             if self.as_json:
                 result = job.result(timeout=0) if job.state.has_result and job.erased_at is None else None
@@ -164,7 +164,7 @@ _bundling = partial(Option, rich_help_panel="Bundles")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleOptions:
-    """Whether a file, or several, hold many documents, and whose they may be."""
+    """Options for bundles: files that contain many documents, and their expected patient."""
 
     bundle: Annotated[
         bool,
@@ -181,11 +181,11 @@ class BundleOptions:
         str | None, _bundling(metavar="YYYY-MM-DD", help="The patient's date of birth.")
     ] = None
     subject_record: Annotated[
-        list[str] | None, _bundling(metavar="NUMBER", help="The patient's record number; may be repeated.")
+        list[str] | None, _bundling(metavar="NUMBER", help="Record number of this patient; may be repeated.")
     ] = None
 
     def subject(self) -> Subject | None:
-        """Return the expected patient; None if any is. Raises `typer.BadParameter`."""
+        """Return the expected patient, or None if any patient is accepted. Raises `typer.BadParameter`."""
         if not (self.subject_name or self.subject_born or self.subject_record):
             return None
         if not self.bundle:
@@ -197,21 +197,19 @@ class BundleOptions:
                 record_numbers=tuple(self.subject_record or ()),
             )
         except ValueError:
-            raise BadParameter("it is a date, as in 1961-03-14", param_hint="--subject-born") from None
+            raise BadParameter("write a date, as in 1961-03-14", param_hint="--subject-born") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
-    """What is read of the documents, and how."""
+    """Options of which pages are read, and how."""
 
     document_type: Kind = tasks.DocumentType.MIXED
     language: Language = None
     pages: Annotated[
         str | None, Option(metavar="PAGES", help="Pages to read, as in 1-3,7,9-. Default: all.")
     ] = None
-    ask_password: Annotated[bool, Option("--password", help="Ask for the password that opens the PDFs.")] = (
-        False
-    )
+    ask_password: Annotated[bool, Option("--password", help="Ask for the password of the PDFs.")] = False
     password_file: Annotated[
         Path | None, existing_file(help="File whose first line is the password that opens the PDFs.")
     ] = None
@@ -245,7 +243,7 @@ class ReadingOptions:
     def task(
         self, writing: WritingOptions, bundling: BundleOptions | None = None, *, cache: bool
     ) -> tasks.ReadPages[Any]:
-        """Return the task for any document. Raises `typer.BadParameter`."""
+        """Return the task with these options and a placeholder source. Raises `typer.BadParameter`."""
         kind: Any = tasks.ReadDocument
         subject = bundling.subject() if bundling else None
         if bundling and bundling.bundle:
@@ -295,12 +293,12 @@ def caption(
     *,
     priority: Priority = Lane.NORMAL,
     style: Annotated[
-        tasks.CaptionStyle, Option(help="How much a caption says.")
+        tasks.CaptionStyle, Option(help="Level of detail of the captions.")
     ] = tasks.CaptionStyle.DETAILED,
-    language: Annotated[Literal["en", "ko"], Option(help="What the captions are written in.")] = "en",
+    language: Annotated[Literal["en", "ko"], Option(help="Language of the captions.")] = "en",
     segments: Annotated[
         float | None,
-        Option(metavar="SECONDS", min=0.1, help="Length of one segment. Default: as the fleet is set."),
+        Option(metavar="SECONDS", min=0.1, help="Length of one segment. Default: the fleet's setting."),
     ] = None,
     writing: WritingOptions,
     jobs: SubmitOptions,
@@ -324,7 +322,7 @@ def caption(
 
 
 def new_name(verb: str) -> str:
-    """Return a name for a batch that its caller gave none: known before anything is submitted."""
+    """Return a generated name for a batch, so that it is known before anything is submitted."""
     return f"{verb}-{datetime.now().astimezone():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
@@ -396,7 +394,7 @@ def _complain(failures: Mapping[int, SubmitError], names: Sequence[str]) -> None
 
 
 def _waited(group: JobGroup[Any], names: Sequence[str], shown: OutputOptions, which: str) -> Ending:
-    """Hand over every result, finished or not, before a timeout ends the command."""
+    """Deliver every result, finished or not, once all jobs have ended or the timeout has passed."""
     tally = printing.Tally(names=not shown.delivery.is_plain)
     if not which and len(group) == 1:
         which = str(group[0].id)

@@ -1,4 +1,4 @@
-"""`pecia result` and `pecia export`: what jobs made, on standard output or as files."""
+"""`pecia result` and `pecia export`: results of jobs on standard output or in files."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ def export(
         with Client() as client, bar("jobs", client.counts(**which).jobs) as step:
             done = client.export(to, format=form, layout=layout, progress=lambda _: step(), **which)
     except KeyboardInterrupt:
-        endings.complain("broken off: the same command goes on where it was.")
+        endings.complain("interrupted: repeat the command to continue where it stopped.")
         raise typer.Exit(Ending.INTERRUPTED) from None
     if as_json:
         output.json_line(done.model_dump())
@@ -84,11 +84,11 @@ def export(
             f"{done.written:,} results written, {done.before:,} written before, {done.empty:,} jobs without a result."
         )
     if done.open:
-        endings.complain(f"{done.open:,} jobs are not over: repeat the command when they are.")
+        endings.complain(f"{done.open:,} jobs have not ended: repeat the command when they have.")
     if done.held_back:
         endings.complain(
-            f"{done.held_back:,} documents are held back, their patient is in conflict, as manifest.json of their "
-            "bundle says. Review them and repeat the command, or add --with-conflicts."
+            f"{done.held_back:,} documents are held back, as their patient is in conflict: manifest.json of their "
+            "bundle names them. Review them and repeat the command, or add --with-conflicts."
         )
     raise typer.Exit(Ending.FAILED if done.open or done.empty or done.held_back else Ending.DONE)
 
@@ -119,27 +119,27 @@ OfTable = Annotated[
 ]
 
 _STREAMS: Final = (Format.JSON, Format.FIELDS)
-"""Forms of which several after one another can be told apart."""
+"""Formats in which several results after one another can be separated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """How results are to be handed over."""
+    """Options of how results are written."""
 
     form: Format | None = None
     target: str | None = None
     force: bool = False
     quality: int = PDF_QUALITY
     revision: int | None = None
-    """0: as it was read; None: as it is."""
+    """0 for the result as the fleet read it, None for the latest revision."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether they are only to be shown."""
+        """Whether results are only printed."""
         return self.form is None and self.target is None
 
     def place(self, name: str, count: int) -> Path | None:
-        """Return the file for one of so many results, which a folder holds by name; None: standard output."""
+        """Return the file for one of `count` results, or None for standard output. A folder has a file for each."""
         if self.target is None:
             return None
         if count > 1 or self.target.endswith(os.sep) or Path(self.target).is_dir():
@@ -147,16 +147,16 @@ class Delivery:
         return Path(self.target)
 
     def save(self, job: AnyJob, path: Path, result: Any) -> None:
-        """Write the result of a job."""
+        """Write the result of a job to a file."""
         job.save(path, self.form, quality=self.quality, result=result)
 
     def check(self, kinds: Collection[str], count: int) -> None:
-        """Raise what says, before anybody waits, that so many results cannot be had like this."""
+        """Raise an error, before anything is waited for, if so many results cannot be written like this."""
         form = self.form
         if self.target is None and form and form.is_binary and sys.stdout.isatty():
             raise BadParameter(f"a {form} cannot be shown on a terminal: add -o FILE", param_hint="--format")
         if self.target is None and form and form not in _STREAMS and count > 1:
-            raise BadParameter(f"several results as {form} are files: add -o DIR", param_hint="--format")
+            raise BadParameter(f"several results as {form} need files: add -o DIR", param_hint="--format")
         if self.target and count > 1 and Path(self.target).is_file():
             raise BadParameter("name a folder for several results, not a file", param_hint="--output")
         for kind in () if self.is_plain else kinds:
@@ -187,14 +187,14 @@ def result(
     """
     layout = _layout(by, pattern, with_conflicts=with_conflicts)
     if layout and (target is None or table or as_json):
-        raise BadParameter("it writes files: add -o DIR, leave out --json and --table", param_hint="--by")
+        raise BadParameter("it writes files: add -o DIR, omit --json and --table", param_hint="--by")
     revision = 0 if original else None
     delivery = Delivery(form=form, target=target, force=force, quality=quality, revision=revision)
     if as_json and not delivery.is_plain:
-        raise BadParameter("leave out --format and --output, or say --format json", param_hint="--json")
+        raise BadParameter("omit --format and --output, or use --format json", param_hint="--json")
     check_stream(stream=stream, as_json=as_json)
     if table and (as_json or not delivery.is_plain):
-        raise BadParameter("it is printed as CSV: leave out the other options", param_hint="--table")
+        raise BadParameter("it is printed as CSV: omit the other options", param_hint="--table")
     printer = printing.Printer(as_json=as_json, by_page=stream, revision=revision)
     with Client() as client:
         found = jobs.chosen(client)
@@ -210,18 +210,18 @@ def result(
 
 
 def check_stream(*, stream: bool, as_json: bool) -> None:
-    """Raise `typer.BadParameter` for a stream that is not JSON."""
+    """Raise `typer.BadParameter` if a stream is requested without JSON."""
     if stream and not as_json:
         raise BadParameter("a stream is JSON: add --json", param_hint="--stream")
 
 
 def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | None = None) -> Ending:
-    """Write what has been read of the jobs; say on standard error why others have no result, or a part of it.
+    """Write the results of the jobs, also partial ones; print on standard error why a result is missing or partial.
 
-    In a folder files are called by the jobs' labels; where two are called the same, the later ones get a number, and a
-    job without a label has its id.
+    In a folder, files are named by the jobs' labels. Later ones of equal names get a number, and a job without a label
+    uses its id.
 
-    Raises `typer.BadParameter` or `PeciaError` before anything is written if it cannot be done as asked.
+    Raises `typer.BadParameter` or `PeciaError` before anything is written if the options do not fit the jobs.
     """
     delivery.check({job.kind for job in jobs}, len(jobs))
     stems, called = saving.Stems(), dict[UUID, str]()
@@ -231,7 +231,7 @@ def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | 
     places = {job.id: delivery.place(called[job.id], len(jobs)) for job in jobs}
     taken = [str(place) for place in places.values() if place and place.exists()]
     if taken and not delivery.force:
-        raise BadParameter(f"{taken[0]} is there already: --force replaces it", param_hint="--output")
+        raise BadParameter(f"{taken[0]} exists already: --force replaces it", param_hint="--output")
     tally, held_back = tally or printing.Tally(), 0
 
     def write(job: AnyJob, result: Any) -> None:
@@ -247,29 +247,29 @@ def deliver(jobs: Sequence[AnyJob], delivery: Delivery, tally: printing.Tally | 
 
 
 def _complain(job: AnyJob, held: Sequence[BundledDocument]) -> int:
-    """Say which documents are held back, and return how many they are."""
+    """Report the documents that are held back, and return their number."""
     for document in held:
         pages = ", ".join(map(str, document.part.pages))
         endings.complain(
             f"document {document.part.number} of job {job.id} (pages {pages}) is held back: its patient is in "
-            "conflict. Review it, or take the documents --by document --with-conflicts."
+            "conflict. Review it, or use --by document --with-conflicts."
         )
     return len(held)
 
 
 def _layout(by: bundles.By | None, pattern: str, *, with_conflicts: bool) -> bundles.Layout | None:
-    """Return how the documents of bundles become files; None: they do not. Raises `InvalidOptionError`."""
+    """Return how documents of bundles become files, or None if they do not. Raises `InvalidOptionError`."""
     return bundles.Layout(by=by, pattern=pattern, with_conflicts=with_conflicts) if by else None
 
 
 def _deliver_documents(jobs: Sequence[AnyJob], delivery: Delivery, layout: bundles.Layout) -> Ending:
-    """Write the documents of bundles, those of several jobs in a folder each; say which are held back."""
+    """Write the documents of bundles, in one folder for each of several jobs. Report documents that are held back."""
     held_back = 0
 
     def write(job: AnyJob, result: Any) -> None:
         nonlocal held_back
         if not isinstance(result, Bundle):
-            raise BadParameter(f"job {job.id} is no bundle", param_hint="--by")
+            raise BadParameter(f"job {job.id} is not a bundle", param_hint="--by")
         folder = Path(delivery.target or "") / (str(job.id) if len(jobs) > 1 else "")
         if folder.exists() and any(folder.iterdir()) and not delivery.force:
             raise BadParameter(f"{folder} is not empty: --force replaces its files", param_hint="--output")
@@ -286,7 +286,7 @@ def _each(
     revision: int | None,
     tally: printing.Tally | None = None,
 ) -> Ending:
-    """Do it with the result of each job, be it a part, and return how the worst of them ended."""
+    """Call `hand_over` with the result of each job, also a partial one, and return the worst ending."""
     worst = Ending.DONE
     for job in counted(jobs, len(jobs), "results"):
         try:
@@ -306,7 +306,7 @@ def _each(
 
 
 def _write(job: AnyJob, result: Any, place: Path | None, delivery: Delivery) -> None:
-    """Write the result of a job to its place; None: to standard output."""
+    """Write the result of a job to its place, or to standard output for None."""
     try:
         if place is not None:
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`pecia gateway` and `pecia review`: the fleet over HTTP, and pages beside their text in a browser on this machine."""
+"""`pecia gateway` and `pecia review`: the fleet over HTTP, and a local web page to review results."""
 
 import ipaddress
 import secrets
@@ -26,8 +26,8 @@ from pecia.web.app import web_page
 def gateway() -> None:
     """Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.
 
-    It listens on PECIA_GATEWAY_ADDRESS (loopback) and PECIA_GATEWAY_PORT (8780), without TLS: a proxy has that.
-    `pecia access create` makes keys. `pecia up --gateway` serves it too.
+    It listens on PECIA_GATEWAY_ADDRESS (loopback) and PECIA_GATEWAY_PORT (8780) without TLS: a proxy adds it.
+    `pecia access create` makes keys. `pecia up --gateway` serves the same API.
 
     Example: `pecia gateway`
     """
@@ -68,7 +68,7 @@ def review(
         address = None
     if address is None or not address.is_loopback:
         raise BadParameter(
-            "name 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
+            "use 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
         )
     with _listener("review", str(address), port) as listener:
         app = over_http.make_app(settings, review_of(work, token))
@@ -92,6 +92,6 @@ def _listener(what: str, host: str, port: int) -> socket.socket:
 
 
 def _serve(app: ASGIApp, listener: socket.socket, connections: int) -> None:
-    # uvicorn stops at it, and raises it once more when it has stopped.
+    # uvicorn stops on SIGTERM, and raises the signal once more after it has stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     protocol.server(app, connections=connections).run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""`pecia mcp`: the fleet as tools of a language model, by the Model Context Protocol."""
+"""`pecia mcp`: serves the fleet as tools for a language model, by the Model Context Protocol."""
 
 import asyncio
 from pathlib import Path
@@ -15,13 +15,13 @@ def mcp(
     folder: Annotated[
         Path,
         Option(
-            metavar="DIR", exists=True, file_okay=False, help="Files below it may be submitted, no others."
+            metavar="DIR", exists=True, file_okay=False, help="Only files below this folder may be submitted."
         ),
     ] = Path(),
 ) -> None:
     """Serve tools to a language model on standard input and output: submit, status, pages, fields, search.
 
-    With PECIA_GATEWAY_URL and PECIA_API_KEY they do what that key may. A gateway serves them at /mcp itself.
+    With PECIA_GATEWAY_URL and PECIA_API_KEY the tools have that key's rights. A gateway serves them at /mcp itself.
 
     Example: `pecia mcp --folder scans/`
     """

@@ -1,4 +1,4 @@
-"""Values of options and arguments: text in, what the client understands out; files, and which jobs are meant."""
+"""Parses values of options and arguments, finds input files, and selects jobs."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from pecia_schemas.tasks import Preparation
 
 existing_file = partial(Option, metavar="FILE", exists=True, dir_okay=False)
-"""Of an option: a file that is there."""
+"""An option that takes an existing file."""
 _STDIN = "-"
 _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One document or video, and what the caller calls it."""
+    """One document or video of the command line."""
 
     name: str
     source: Path | str | IO[bytes] | Sequence[Path]
-    """Several are one bundle."""
+    """Source of the task; several paths form one bundle."""
     label: str | None = None
-    """What its job is called."""
+    """Label of the job."""
 
 
 def bundle_inputs(words: Iterable[str]) -> list[Input]:
-    """Return the bundles that words stand for: a folder is one, pictures named one by one are one, any other file is.
+    """Return the bundles of a command line: each folder, all pictures together, and each other file is one bundle.
 
-    Pictures are in the natural order of their names. Raises as `inputs` does.
+    Pictures are in the natural order of their names. Raises the same errors as `inputs`.
     """
     bundles: list[Input] = []
     pictures: list[Path] = []
@@ -73,11 +73,10 @@ def bundle_inputs(words: Iterable[str]) -> list[Input]:
 
 
 def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[Input]:
-    """Return what the words of a command line stand for, in their order.
+    """Return the inputs that the words of a command line name, in their order.
 
-    Of folders, searched to the bottom, only files whose content is `wanted` are taken, no hidden ones; of the
-    others standard error says how many there are, and names the first. Raises `typer.BadParameter` for a word
-    that stands for nothing.
+    A folder yields all files below it whose content is `wanted`, except hidden ones; standard error reports the number
+    and the first names of the others. Raises `typer.BadParameter` for a word that names no file.
     """
     found: list[Input] = []
     for word in words:
@@ -89,25 +88,25 @@ def inputs(words: Iterable[str], wanted: Callable[[MediaType], bool]) -> list[In
             found += _of_folder(Path(word), wanted)
         elif os.path.exists(word):  # noqa: PTH110  as above
             found.append(_of_file(Path(word)))
-        else:  # the shell has left it to us: quoted, or with too many matches for a command line
+        else:  # a pattern that the shell did not expand: quoted, or with too many matches
             matches = [path for path in sorted(glob.glob(word, recursive=True)) if Path(path).is_file()]  # noqa: PTH207  as shells do
             if not matches:
                 what = "no file matches" if glob.has_magic(word) else "there is no file"
                 raise BadParameter(f"{what} '{word}'", param_hint="FILE")
             found += (_of_file(Path(path)) for path in matches)
     if sum(one.name == _STDIN for one in found) > 1:
-        raise BadParameter("standard input can be read once", param_hint="FILE")
+        raise BadParameter("standard input can be read only once", param_hint="FILE")
     return found
 
 
 def label_of(name: str) -> str | None:
-    """Return a name as a label holds it: invalid characters are replaced, of a long name the end is kept."""
+    """Return a name as a valid label: invalid characters are replaced, and a long name keeps only its end."""
     return os.fsencode(name).decode("utf-8", "replace")[-storable.LABEL :] or None
 
 
 def _of_file(path: Path) -> Input:
     if not os.access(path, os.R_OK):
-        raise BadParameter(f"'{path}' may not be read: check its permissions", param_hint="FILE")
+        raise BadParameter(f"'{path}' cannot be read: check its permissions", param_hint="FILE")
     return Input(str(path), path, label_of(path.name))
 
 
@@ -124,11 +123,11 @@ def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[In
         raise BadParameter(f"nothing in '{folder}' can be read by this verb", param_hint="FILE")
     if passed_over:
         named = ", ".join(passed_over[:_NAMED]) + (", …" if len(passed_over) > _NAMED else "")
-        endings.complain(f"{folder}: passed over {len(passed_over)} of another kind: {named}")
+        endings.complain(f"{folder}: skipped {len(passed_over)} of another kind: {named}")
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
-    """Return the verb as Typer takes it: in place of a parameter that is a dataclass, an option for each field."""
+    """Return the verb for Typer, with an option for each field in place of a parameter that is a dataclass."""
     hints = get_type_hints(verb, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
@@ -170,7 +169,7 @@ UNSUCCESSFUL = [state for state in JobState if state.is_terminal and state is no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Options that say which jobs are meant."""
+    """Options that select jobs."""
 
     batch: InBatch = None
     state: States = None
@@ -181,7 +180,7 @@ class Filter:
     metadata: Metadata = None
 
     def which(self) -> Which:
-        """Return what the options say, empty if they say nothing."""
+        """Return the options that are set, as filters of `Client.jobs`."""
         said = Which(batch=self.batch, state=self.state or (), verdict=self.verdict or ())
         said["metadata"] = metadata(self.metadata)
         return cast("Which", {name: value for name, value in said.items() if value not in (None, (), {})})
@@ -189,18 +188,18 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jobs(Filter):
-    """Jobs by their ids, or else by options."""
+    """Options that select jobs by their ids or by filters."""
 
     ids: Annotated[
         list[str] | None,
-        Argument(metavar="ID", help="Ids of jobs, or how they begin; - reads them from standard input."),
+        Argument(metavar="ID", help="Job ids or their beginnings; - reads them from standard input."),
     ] = None
 
     def __post_init__(self) -> None:
         check(self.ids, self.which())
 
     def chosen(self, client: Client, state: Sequence[JobState] = ()) -> JobGroup[Any]:
-        """Return the jobs, in the order in which they were named or submitted; of a filter without states, in these."""
+        """Return the selected jobs in the order of ids or submits. `state` applies if the filter names no states."""
         if self.ids:
             return client.group(client.job(job_id) for job_id in ids(self.ids))
         which = self.which()
@@ -210,14 +209,14 @@ class Jobs(Filter):
 
     @property
     def words(self) -> str:
-        """The words by which other commands find the jobs; empty for those that only this one was given."""
+        """The arguments by which another command selects the same jobs, or empty if no other command can."""
         if self.batch is not None:
             return f"--batch {self.batch}"
         return " ".join(self.ids) if self.ids and "-" not in self.ids else ""
 
 
 def check(ids: list[str] | None, which: Which) -> None:
-    """Raise `typer.BadParameter` if jobs are named in both ways, or in none."""
+    """Raise `typer.BadParameter` unless jobs are selected in exactly one way: by ids or by filters."""
     if bool(ids) == bool(which):
         raise BadParameter(
             "name jobs by their ids, or by --batch, --state, --verdict and --metadata", param_hint="ID"
@@ -229,11 +228,11 @@ _AGO = re.compile(r"(\d+)([smhdw])")
 
 
 def ids(words: Sequence[str]) -> list[str]:
-    """Return the typed ids or their beginnings, or those of standard input if the word is `-`."""
+    """Return the typed ids or their beginnings; `-` reads them from standard input."""
     typed = [id_ for word in words for id_ in (sys.stdin.read().split() if word == "-" else [word])]
     for one in typed:
         if as_prefix(one) is None:
-            sentence = f"'{one}' is no UUID, as a job's id is, nor how one begins"
+            sentence = f"'{one}' is neither a job id (a UUID) nor the beginning of one"
             raise BadParameter(sentence, param_hint="ID")
     return typed
 
@@ -247,7 +246,7 @@ def metadata(pairs: Sequence[str] | None) -> dict[str, str]:
 
 
 def language(value: str | None) -> str | None:
-    """Return a language, or several, as tasks name them."""
+    """Return one or more languages in the form that tasks take, None for auto."""
     if value in (None, "auto"):
         return None
     if not re.fullmatch("[a-z]{2}(,[a-z]{2}){0,7}", value):
@@ -257,7 +256,7 @@ def language(value: str | None) -> str | None:
 
 
 def pages(value: str | None) -> str | None:
-    """Return pages as tasks name them."""
+    """Return page ranges in the form that tasks take."""
     try:
         return value and str(PageRanges.parse(value))
     except ValueError as error:
@@ -265,7 +264,7 @@ def pages(value: str | None) -> str | None:
 
 
 def preparation(value: str | None) -> tuple[Preparation, ...] | None:
-    """Return the steps that `orient,deskew` names; none of them for `none`."""
+    """Return the preparation steps of a list such as `orient,deskew`; empty for `none`."""
     from pecia_schemas.tasks import Preparation  # noqa: PLC0415  slow to load
 
     if value is None:
@@ -278,7 +277,7 @@ def preparation(value: str | None) -> tuple[Preparation, ...] | None:
 
 
 def password(file: Path | None, *, ask: bool) -> str | None:
-    """Return the first line of a file, or what a person types unseen: a command line is seen by others."""
+    """Return the first line of a file, or ask for a password without echo: other users can see a command line."""
     if file is not None:
         return next(iter(_text(file, "--password-file").splitlines()), None)
     try:
@@ -291,13 +290,13 @@ def password(file: Path | None, *, ask: bool) -> str | None:
 
 
 def instructions(file: Path | None) -> str | None:
-    """Return the prompt for each page that a file holds."""
+    """Return the prompt that a file contains."""
     if file is None:
         return None
     text = _text(file, "--instructions")
     if not text.strip() or len(text) > storable.INSTRUCTIONS:
         raise BadParameter(
-            f"the file holds 1 to {storable.INSTRUCTIONS:,} characters", param_hint="--instructions"
+            f"the file must have 1 to {storable.INSTRUCTIONS:,} characters", param_hint="--instructions"
         )
     return text
 
@@ -306,11 +305,11 @@ def _text(file: Path, option: str) -> str:
     try:
         return file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError):
-        raise BadParameter("the file holds no text in UTF-8 that may be read", param_hint=option) from None
+        raise BadParameter("the file is not readable UTF-8 text", param_hint=option) from None
 
 
 def seconds(value: float | None, option: str) -> timedelta | None:
-    """Return a length of time; None for none."""
+    """Return a duration, or None for None and 0."""
     try:
         return timedelta(seconds=value) if value else None
     except OverflowError:
@@ -318,7 +317,7 @@ def seconds(value: float | None, option: str) -> timedelta | None:
 
 
 def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
-    """Return the object that a file holds as JSON."""
+    """Return the JSON object that a file contains."""
     if file is None:
         return None
     try:
@@ -326,12 +325,12 @@ def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         value = None
     if not isinstance(value, dict):
-        raise BadParameter("the file holds no JSON object", param_hint=option)
+        raise BadParameter("the file contains no JSON object", param_hint=option)
     return value
 
 
 def moment(value: str | None, option: str = "--since") -> datetime | timedelta | None:
-    """Return a distance (`30m`, `2h`, `7d`) or a point in time (ISO 8601, UTC if it says nothing else)."""
+    """Return a duration (`30m`, `2h`, `7d`) or a time (ISO 8601, UTC if it names no zone)."""
     if value is None:
         return None
     try:
@@ -344,7 +343,7 @@ def moment(value: str | None, option: str = "--since") -> datetime | timedelta |
 
 
 def overlap(value: str) -> timedelta:
-    """Return for how long the replaced key stays valid."""
+    """Return the duration for which a replaced key or secret stays valid."""
     span = moment(value, "--overlap")
     if not isinstance(span, timedelta):
         raise BadParameter("write 30m, 24h or 7d", param_hint="--overlap")

@@ -1,4 +1,4 @@
-"""`pecia watch`: jobs as they move, and how long they will take."""
+"""`pecia watch`: shows jobs live, and estimates their remaining time."""
 
 import sys
 import time
@@ -29,13 +29,13 @@ from pecia_schemas.states import JobState
 
 _REDRAW_S = 0.25
 _UNSERVED_S = 15.0
-"""After which it is worth asking what the fleet lacks: it may have been about to start."""
+"""Time before the first check of what the fleet lacks, so that a starting fleet is not reported."""
 
 T = TypeVar("T")
 
 
 def follow(group: JobGroup[Any], timeout: float | None) -> None:
-    """Wait until all jobs are over, and name what no running worker can do.
+    """Wait until all jobs have ended, and report jobs that no running worker can process.
 
     Raises `JobTimeoutError`; the group's jobs then show their last known states.
     """
@@ -52,13 +52,13 @@ def follow(group: JobGroup[Any], timeout: float | None) -> None:
 
 @contextmanager
 def unserved_reported(waiting: Callable[[], Iterable[AnyJob]]) -> Iterator[None]:
-    """While the block waits for jobs, say on standard error what the first of them lacks, if it is something new."""
+    """While the block waits for jobs, report on standard error what the first of them lacks, each reason once."""
     over = Event()
 
     def look() -> None:
         shown: set[str | None] = {None}
         while not over.wait(_UNSERVED_S):
-            with suppress(PeciaError):  # the one who waits finds out, too
+            with suppress(PeciaError):  # the waiting caller gets the error, too
                 hint = next((job.hint() for job in waiting()), None)
                 if hint not in shown:
                     shown.add(hint)
@@ -90,7 +90,7 @@ def _watch(group: JobGroup[Any], deadline: Deadline) -> None:
             if not unfinished:
                 return
             deadline.check(unfinished[0].id)
-            with suppress(JobTimeoutError, DatabaseUnavailableError):  # whether it lasts says the next look
+            with suppress(JobTimeoutError, DatabaseUnavailableError):  # the next refresh checks again
                 group.wait(deadline.within(_REDRAW_S))
 
 
@@ -133,30 +133,30 @@ def _bar() -> Progress:
 
 _ROWS: Final = 40
 _SPAN_S: Final = 30.0
-"""Over which pages a second are measured."""
+"""Time over which pages a second are measured."""
 _EVERY_S: Final = 1.0
-"""Between two looks at jobs that Postgres has to count."""
+"""Interval between two queries that make Postgres count jobs."""
 
 
 Look = tuple[Counts, list[AnyJob]]
-"""What is seen at one moment: the jobs in the order in which they are shown, or all for a program."""
+"""Counts and jobs of one moment, in display order; all jobs if a program reads the output."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """How fast parts end."""
+    """Measures how many parts end in a second."""
 
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, ended: int, now: float) -> None:
-        """Note how many have ended by now."""
+        """Record the number of parts that have ended by `now`."""
         self._seen.append((now, ended))
         while len(self._seen) > 2 and now - self._seen[1][0] >= _SPAN_S:  # noqa: PLR2004  both ends
             self._seen.popleft()
 
     @property
     def rate(self) -> float:
-        """Parts a second, lately."""
+        """Parts a second over the last `_SPAN_S` seconds."""
         (began, first), (now, last) = self._seen[0], self._seen[-1]
         return max(0, last - first) / (now - began) if now > began else 0.0
 
@@ -194,7 +194,7 @@ def watch(
 
 
 def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
-    """Yield the jobs of these ids, or all that are open, as they are, again and again, until all are over."""
+    """Yield the current states of these jobs, or of all open jobs, repeatedly until all have ended."""
     seen = {job.id: job for job in map(client.job, values.ids(ids or ()))}
     while True:
         if not ids:
@@ -215,7 +215,7 @@ def _looks(client: Client, ids: list[str] | None) -> Iterator[Look]:
 
 
 def _looks_at_many(client: Client, which: Which, *, every: bool) -> Iterator[Look]:
-    """Yield the jobs that a filter finds, until all are over: running, then waiting, then ended jobs."""
+    """Yield the jobs that a filter selects until all have ended: running, then waiting, then ended jobs."""
     while True:
         counts = client.counts(**which)
         if every:
@@ -249,7 +249,7 @@ def _show(looks: Iterator[Look]) -> None:
 
 
 def summary(counts: Counts, rate: float) -> str:
-    """Return in a line how many jobs are where, how fast pages are read and how long the rest takes."""
+    """Return one line with the number of jobs by state, the pages read a second, and the remaining time."""
     states = counts.states
     named = {
         "queued": states.get(JobState.QUEUED, 0),
@@ -264,7 +264,7 @@ def summary(counts: Counts, rate: float) -> str:
     if not counts.open:
         return f"{said}; {counts.done:,} pages read"
     cut = counts.jobs - counts.uncut
-    of_uncut = counts.uncut * (counts.parts / cut if cut else 1.0)  # taken for documents of average length
+    of_uncut = counts.uncut * (counts.parts / cut if cut else 1.0)  # assumes documents of average length
     parts_left = counts.parts - counts.done - counts.failed - counts.cancelled + of_uncut
     took = f", {timedelta(seconds=round(parts_left / rate))} left" if rate else ""
     return f"{said}; {rate:.1f} pages/s{took}"

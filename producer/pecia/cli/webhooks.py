@@ -1,4 +1,4 @@
-"""`pecia webhook`: receivers that are notified of all jobs, their deliveries, and a receiver to try it with."""
+"""`pecia webhook`: manages receivers that are notified of all jobs, shows deliveries, and runs a test receiver."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,12 +28,12 @@ _MOST_BYTES = 1024 * 1024
 
 
 class Listener(HTTPServer):
-    """Answers 204 to what verifies, 401 to what does not, and reports both, one after the other."""
+    """Answers 204 to verified requests and 401 to others, and reports both, one request at a time."""
 
     def __init__(
         self, host: str, port: int, secret: str, heard: Callable[[str, JobNotice | None], None]
     ) -> None:
-        """Call `heard` with the `webhook-id` of each request, and its notice: None if it is not signed, or too old."""
+        """Call `heard` with each request's `webhook-id` and notice, None if its signature is invalid or too old."""
         super().__init__((host, port), _Handler)
         self.secret = secret
         self.heard = heard
@@ -41,7 +41,7 @@ class Listener(HTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """URL of the listener."""
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/"
 
@@ -69,15 +69,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's name
-        """Leave the terminal to the events."""
+        """Log no requests, so that only events appear on the terminal."""
 
 
 _TRY_EVERY_S = 0.2
 
-EndpointId = Annotated[UUID, Argument(metavar="ENDPOINT", help="Id of an endpoint, in full.")]
+EndpointId = Annotated[UUID, Argument(metavar="ENDPOINT", help="Full id of an endpoint.")]
 OfJob = Annotated[UUID | None, Option("--job", metavar="ID", help="Only about this job.")]
 OfEndpoint = Annotated[UUID | None, Option("--endpoint", metavar="ID", help="Only to this endpoint.")]
-Since = Annotated[str | None, Option(metavar="WHEN", help="Promised since: 30m, 2h, 7d or a date.")]
+Since = Annotated[str | None, Option(metavar="WHEN", help="Only deliveries since: 30m, 2h, 7d or a date.")]
 
 webhook = typer.Typer(no_args_is_help=True)
 
@@ -170,7 +170,7 @@ def try_out(
     if sent.attempts or sent.state.is_terminal:
         raise typer.Exit(Ending.DONE if sent.state is DeliveryState.DELIVERED else Ending.FAILED)
     endings.complain(
-        f"it was not tried within {timeout:g} s: is a webhook worker on duty? See `pecia doctor`."
+        f"it was not tried within {timeout:g} s: `pecia doctor` shows whether a webhook worker runs."
     )
     raise typer.Exit(Ending.TIMEOUT)
 
@@ -214,7 +214,7 @@ def deliveries(
 @webhook.command("replay")
 def replay(
     delivery: Annotated[
-        list[UUID] | None, Argument(metavar="[DELIVERY]...", help="Ids of deliveries, in full.")
+        list[UUID] | None, Argument(metavar="[DELIVERY]...", help="Full ids of deliveries.")
     ] = None,
     *,
     everything: Annotated[
@@ -229,7 +229,7 @@ def replay(
     Example: `pecia webhook replay --all --endpoint 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 --since 2d`
     """
     if bool(delivery) is everything:
-        raise BadParameter("name deliveries, or say --all", param_hint="DELIVERY")
+        raise BadParameter("name deliveries, or add --all", param_hint="DELIVERY")
     with Client() as client:
         chosen = delivery or [
             dead.id
@@ -238,7 +238,7 @@ def replay(
             )
         ]
         client.replay(chosen)
-    typer.echo(f"{len(chosen)} deliveries go out again.")
+    typer.echo(f"{len(chosen)} deliveries are sent again.")
 
 
 Secret = Annotated[
@@ -271,7 +271,7 @@ def listen(
     count: Count = None,
     as_json: output.AsJson = False,
 ) -> None:
-    """Receive callbacks on this machine, verify them and print them, until it is stopped.
+    """Receive callbacks on this machine, verify them and print them, until Ctrl-C.
 
     The fleet that `pecia up` runs on this machine calls port 8787. A fleet calls other private addresses, and ports
     other than 80 and 443, only if `PECIA_WEBHOOK_ALLOW` and `PECIA_WEBHOOK_PORTS` allow them.
@@ -288,14 +288,14 @@ def listen(
         port = (fleet and fleet.webhook_listener) or LISTENER_PORT
     if not secret:
         raise BadParameter(
-            f"{why} For another fleet give its secret here or in PECIA_WEBHOOK_SECRET.", param_hint="--secret"
+            f"{why} Give a fleet's secret here or in PECIA_WEBHOOK_SECRET.", param_hint="--secret"
         )
-    with suppress(WebhookVerificationError):  # all that is wrong if the secret is a key
+    with suppress(WebhookVerificationError):  # a malformed secret raises another error
         verify(b"", {}, secret)
     try:
         made = Listener(host, port, secret, partial(_show_notice, as_json=as_json))
     except OSError as error:
-        endings.complain(f"nothing can listen on {host}, port {port}: {error.strerror}.")
+        endings.complain(f"cannot listen on {host}, port {port}: {error.strerror}.")
         raise typer.Exit(Ending.UNAVAILABLE) from None
     with made as listener:
         typer.echo(f"Listening on {listener.url}", err=True)

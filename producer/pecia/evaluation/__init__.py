@@ -1,1 +1,1 @@
-"""How well a fleet reads and captions, measured on files whose content is known: what `pecia eval` prints."""
+"""Measures of reading and captioning on files whose content is known, for `pecia eval`."""

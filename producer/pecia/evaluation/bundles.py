@@ -1,4 +1,4 @@
-"""Bundles beside their truth: where documents begin, their kinds, and whose they are."""
+"""Compares the split of a bundle with the truth: beginnings, kinds and patients of its documents."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,29 +11,29 @@ from pecia_schemas.bundles import Identity, Subject
 
 
 class BundleScore(BaseModel):
-    """One bundle beside its truth. Shares are counts, so that those of many bundles can be added."""
+    """Scores of one bundle. Shares are counts, so that those of many bundles can be added."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     file: str
     found: Share
-    """True beginnings that were found, of all but the first."""
+    """True beginnings that were found, out of all but the first."""
     right: Share
-    """Beginnings that are true, of all that were told but the first."""
+    """Reported beginnings that are true, out of all reported but the first."""
     whole: bool
-    """Whether its documents are the true ones, page by page."""
+    """Whether all documents are the true ones, page by page."""
     kinds: Share
-    """Documents of the right kind, of those whose kind is known. Not found is wrong; so too of `identities`."""
+    """Documents of the right kind, out of those of known kind. Missing ones count as wrong, also in `identities`."""
     identities: Share
-    """Documents whose patient is named as their pages do, in every sign that is known."""
+    """Documents whose identity has all that is known of their patient."""
     untold: Share
-    """Documents with pages of two patients and no conflict, of all that were told."""
+    """Documents with pages of two patients and no conflict, out of all reported ones."""
     false_conflicts: Share
-    """Documents of one patient with a conflict, of all that were told."""
+    """Documents of one patient with a conflict, out of all reported ones."""
 
 
 class BundleSummary(BaseModel):
-    """Many bundles. None: no bundle has any of it."""
+    """Summary of many bundles. None where no bundle has a value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,7 +66,7 @@ class BundleSummary(BaseModel):
 
 
 def score_bundle(bundle: Bundle | None, truth: Sequence[TrueDocument], *, file: str) -> BundleScore:
-    """Compare the documents of a bundle with the true ones; None: it was not read."""
+    """Compare the documents of a bundle with the true ones; None if the bundle was not read."""
     told = bundle.split.documents if bundle and bundle.split else ()
     by_start = {document.pages[0]: document for document in told}
     true_by_start = {document.numbers[0]: document for document in truth}
@@ -94,7 +94,7 @@ def score_bundle(bundle: Bundle | None, truth: Sequence[TrueDocument], *, file: 
 
 
 def _names(identity: Identity, patient: Subject) -> bool:
-    """Return whether an identity says what is known of the patient; names in any order, numbers without spaces."""
+    """Return whether an identity has all known data of the patient: names in any order, numbers without spaces."""
     return (
         _words(identity.name) == _words(patient.name)
         and identity.birth_date == patient.birth_date

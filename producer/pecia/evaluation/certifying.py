@@ -1,7 +1,7 @@
-"""How often accepted values are wrong, estimated from reviewed pages, with bounds that hold.
+"""Estimates from reviewed pages how often accepted values are wrong, with confidence bounds.
 
-A value is accepted if nothing doubts it. Errors on one page are not independent of each other, so of each page one
-accepted value is drawn at random, and the rate is that of such values: each page counts once, however much is on it.
+A value is accepted if nothing doubts it. Errors on one page depend on each other, so one accepted value is drawn at
+random from each page, and the rate is that of the drawn values: each page counts once, however many values it has.
 """
 
 import math
@@ -20,7 +20,7 @@ from pecia_schemas.blocks import Standing
 from pecia_schemas.results import Page
 
 ERROR: Final = 0.05
-"""How often the rates of a report may be wrong, all of them together; so too its thresholds."""
+"""Probability that any rate of a report is outside its bounds; the same for the thresholds."""
 THRESHOLDS: Final = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 _VALUE: Final = re.compile(r"\d")
 _STEPS: Final = 50
@@ -28,34 +28,34 @@ _STEPS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ReviewedValue:
-    """A value that was accepted as it was read."""
+    """A value that was accepted as read."""
 
     confidence: float | None
     wrong: bool
-    """Whether a person wrote something else."""
+    """Whether a reviewer wrote another value."""
 
 
 class Rate(BaseModel):
-    """How many of the values that were drawn are wrong, and between which rates that of all lies."""
+    """Number of wrong values among the drawn ones, and the confidence interval of the rate."""
 
     model_config = ConfigDict(frozen=True)
 
     values: int
-    """One of each page."""
+    """Number of drawn values, one of each page."""
     wrong: int
     lower: float
     upper: float
 
 
 class Certificate(BaseModel):
-    """What is known of one type of documents."""
+    """Error rates of one type of documents."""
 
     model_config = ConfigDict(frozen=True)
 
     document_type: str
     rate: Rate
     threshold: float | None
-    """The lowest confidence from which on the rate is below the bound; None: none of those that were tried."""
+    """The lowest tried confidence from which the rate is below the bound, or None if there is none."""
     above: Rate | None
     """The rate of values with at least that confidence."""
 
@@ -63,10 +63,10 @@ class Certificate(BaseModel):
 def certificates(
     pages: Mapping[str, Sequence[Sequence[ReviewedValue]]], *, bound: float, seed: int
 ) -> list[Certificate]:
-    """Return what the accepted values of pages, by type of document, tell.
+    """Return the certificate of each type of document, from the accepted values of its pages.
 
-    All rates together are right in 95 of 100 draws, and all thresholds together: the error is shared out among the
-    types and, as a threshold that serves is searched for, among all that are tried (Bonferroni).
+    All rates together are right in 95 of 100 draws, and so are all thresholds together: the error is divided among the
+    types, and for thresholds, of which several are tried, also among these (Bonferroni).
     """
     share = ERROR / max(len(pages), 1)
     found: list[Certificate] = []
@@ -85,7 +85,7 @@ def certificates(
 
 
 def _drawn(pages: Sequence[Sequence[ReviewedValue]], threshold: float) -> list[ReviewedValue]:
-    """Return the first value of each page, in its random order, that is at least so sure."""
+    """Return, for each page, the first value in its random order with at least this confidence."""
     firsts = (
         next((value for value in values if not threshold or (value.confidence or 0.0) >= threshold), None)
         for values in pages
@@ -105,10 +105,10 @@ def _rate(values: Sequence[ReviewedValue], error: float, *, upper_alone: bool = 
 
 @lru_cache(maxsize=65_536)
 def upper_bound(wrong: int, values: int, error: float) -> float:
-    """Return the rate that is exceeded with no more than this probability of error.
+    """Return the upper confidence bound of the rate, with this error probability.
 
-    It is the greatest p at which so few errors have still that probability: P(X <= wrong) = error, X binomial
-    (Clopper and Pearson, Biometrika 26 (1934), 404-413). The same is the quantile 1 - error of the beta distribution
+    It is the greatest p at which so few errors still have that probability: P(X <= wrong) = error, X binomial
+    (Clopper and Pearson, Biometrika 26 (1934), 404-413). It equals the quantile 1 - error of the beta distribution
     with wrong + 1 and values - wrong.
     """
     if wrong >= values:
@@ -118,14 +118,14 @@ def upper_bound(wrong: int, values: int, error: float) -> float:
 
 @lru_cache(maxsize=65_536)
 def lower_bound(wrong: int, values: int, error: float) -> float:
-    """Return the rate that is fallen short of with no more than this probability: P(X >= wrong) = error."""
+    """Return the lower confidence bound of the rate, with this error probability: P(X >= wrong) = error."""
     if wrong == 0:
         return 0.0
     return _bisected(lambda rate: 1 - at_most(wrong - 1, values, rate) < error)
 
 
 def at_most(wrong: int, values: int, rate: float) -> float:
-    """Return the probability of at most so many errors: the sum of the binomial distribution."""
+    """Return the probability of at most so many errors: a sum of the binomial distribution."""
     if not 0 < rate < 1:
         return float(rate <= 0 or wrong >= values)
     whole, log, other = math.lgamma(values + 1), math.log(rate), math.log1p(-rate)
@@ -144,9 +144,9 @@ def _bisected(is_below: Callable[[float], bool]) -> float:
 
 
 def values_of(original: Page, revised: Page) -> list[ReviewedValue]:
-    """Return the values of a page that were accepted as they were read, beside what a person made of the page.
+    """Return the values of a page that were accepted as read, compared with the reviewed page.
 
-    They are the leaves of its fields; of a page without fields the words with a digit in them.
+    The values are the leaves of the page's fields, or, on a page without fields, the words with a digit.
     """
     if not original.fields:
         return list(_words(original, revised))

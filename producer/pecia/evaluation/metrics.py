@@ -24,19 +24,19 @@ T = TypeVar("T")
 _ALIKE_SIGNS: Final = {"'": "‘’", '"': "“”", "-": "‐‑–—−", "☑": "☒🗹◉", "☐": "❑❏□▢○", "": "\u00ad"}  # noqa: RUF001
 _ONE_SIGN: Final = str.maketrans({sign: one for one, signs in _ALIKE_SIGNS.items() for sign in signs})
 _RULE: Final = re.compile(r"_{2,}|\.{4,}|[\ue000-\uf8ff]+")
-"""Lines to write on, leaders of a table of contents, and signs that only the file's own font knows: no text."""
+"""Lines to write on, leaders of a table of contents, and signs of a private font. They are not text."""
 HAN: Final = r"\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-"""Scripts written without spaces: a space beside their signs means nothing, and each sign is a word."""
+"""Character classes of scripts without spaces: spaces beside them are ignored, and each character is a word."""
 _SPACE_OF_HAN: Final = re.compile(rf"(?<=[{HAN}]) | (?=[{HAN}])")
 _WORD: Final = re.compile(rf"[{HAN}]|\d+(?:[.,:/]\d+)*|(?:(?![{HAN}])[^\W\d_])+|[☑☐<>≤≥±+=%]")
 _LIKENESS: Final = 85.0
 """Likeness in per cent from which a line of the truth, or a mark's label, counts as read."""
 _PLACED: Final = 4
-"""Characters that a line must have to be found again."""
+"""Minimum length of a line that is searched for."""
 
 
 class Share(NamedTuple):
-    """So many of so many."""
+    """A share as numerator and denominator."""
 
     part: float
     whole: float
@@ -56,9 +56,9 @@ class Share(NamedTuple):
 
 
 def plain(text: str) -> str:
-    """Return the text with one sign for those that look alike, and one space for all white space.
+    """Return the text with look-alike signs unified, and all white space as single spaces.
 
-    Ligatures, full-width letters, quotation marks, dashes and boxes are made alike; superscripts and subscripts stay.
+    Unifies ligatures, full-width letters, quotation marks, dashes and boxes. Superscripts and subscripts stay.
     """
     raised = ("<super>", "<sub>")
     signs = "".join(
@@ -69,37 +69,37 @@ def plain(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return the words and numbers of a text; every Chinese or Japanese sign is one.
+    """Return the words and numbers of a text; every Chinese or Japanese character is a word.
 
-    Punctuation is none, and a number and the unit behind it are two, whether or not a space stands between them.
+    Punctuation does not count. A number and its unit are two words, with or without a space between them.
     """
     return _WORD.findall(plain(text))
 
 
 def character_errors(read: str, true: str) -> Share:
-    """Return the characters to insert, delete or replace, of all that are true. The order counts."""
+    """Return the characters to insert, delete or replace, out of all true ones. The order counts."""
     true = plain(true)
     return Share(Levenshtein.distance(plain(read), true), len(true))
 
 
 def word_errors(read: Sequence[str], true: Sequence[str]) -> Share:
-    """Return the words to insert, delete or replace, of all that are true. The order counts."""
+    """Return the words to insert, delete or replace, out of all true ones. The order counts."""
     return Share(Levenshtein.distance(read, true), len(true))
 
 
 def found(read: Iterable[str], true: Iterable[str]) -> Share:
-    """Return the true words that were read, wherever they stand, of all that are true."""
+    """Return the true words that were read in any order, out of all true ones."""
     expected = Counter(true)
     return Share((Counter(read) & expected).total(), expected.total())
 
 
 def numeric(words: Iterable[str]) -> list[str]:
-    """Return those of the words that are numbers, dates or times."""
+    """Return the words that are numbers, dates or times."""
     return [word for word in words if word[0].isdigit()]
 
 
 def doubted(read: Iterable[str], true: Iterable[str], doubts: Iterable[str]) -> tuple[Share, Share]:
-    """Return the wrong words that are in doubt, of all wrong ones, and the right ones that are, of all right ones."""
+    """Return the wrong words in doubt, out of all wrong ones, and the right words in doubt, out of all right ones."""
     written, about = Counter(read), Counter(doubts)
     wrong = written - Counter(true)
     right = written - wrong
@@ -263,7 +263,7 @@ def _placed(table: Table) -> set[tuple[object, ...]]:
 
 
 def marks(read: Sequence[Mark], true: Sequence[Mark]) -> Share:
-    """Return the marks whose state is right, of all that are there or were read. A mark is found by its label."""
+    """Return the marks with the right state, out of all that exist or were read. Labels identify marks."""
     left, right = list(read), 0
     for expected in true:
         alike = [(fuzz.ratio(plain(expected.label), plain(one.label)), -n) for n, one in enumerate(left)]
@@ -274,10 +274,9 @@ def marks(read: Sequence[Mark], true: Sequence[Mark]) -> Share:
 
 
 def order(read: str, true: str) -> float | None:
-    """Return Kendall's tau between the true lines and where they stand in the text that was read.
+    """Return Kendall's tau between the order of the true lines and that of their places in the read text.
 
-    1: in order; 0: at random; -1: from the end. Counted are lines that occur once and were found; None if those are
-    fewer than two.
+    1 is in order, 0 random, -1 reversed. Only lines that occur once and were found count; None if fewer than two do.
     """
     text, lines = plain(read), [plain(line) for line in true.splitlines()]
     whole = "\n".join(lines)

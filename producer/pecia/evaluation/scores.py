@@ -1,4 +1,4 @@
-"""What was read and captioned beside the truth, and the same by kind of page. Needs `pecia[eval]`."""
+"""Scores of read pages and captions against the truth, also by kind of page. Needs `pecia[eval]`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from pecia_schemas.results import Captions, Page, Verdict
 from pecia_schemas.tasks import CaptionVideo, Prefer, ReadBundle, ReadDocument
 
 _WHOLE: Final = 0.99
-"""Share of its words from which a page may be called `ok`."""
+"""Share of its words that a page must have to be `ok` rightly."""
 _WORD: Final = re.compile(r"\w+")
 
 
 class PageScore(BaseModel):
-    """One page beside its truth. Shares are counts, so that those of many pages can be added."""
+    """Scores of one page. Shares are counts, so that those of many pages can be added."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,39 +38,39 @@ class PageScore(BaseModel):
     kind: str
     verdict: str
     characters: Share = Share(0, 0)
-    """Errors in order, of all that are true; so too `words`."""
+    """Character errors, with order, out of all true characters; `words` likewise."""
     words: Share = Share(0, 0)
     found: Share = Share(0, 0)
-    """True words that were read wherever they stand, of all that are true."""
+    """True words that were read in any order, out of all true ones."""
     spoken: int = 0
-    """Words that were read."""
+    """Number of words that were read."""
     numbers: Share = Share(0, 0)
     values: Values | None = None
-    """Words with a digit. None: a report of an earlier version, which did not count them."""
+    """Words with a digit. None in a report of an earlier version, which did not count them."""
     errors_doubted: Share = Share(0, 0)
-    """Wrong numbers that are in doubt, of all that were read."""
+    """Wrong numbers in doubt, out of all wrong ones that were read."""
     right_doubted: Share = Share(0, 0)
-    """Right numbers that are in doubt, of all that were read."""
+    """Right numbers in doubt, out of all right ones that were read."""
     cells: Share = Share(0, 0)
     adjacency: Overlap = Overlap()
-    """Pairs of neighbouring cells of its tables; without any if its tables are not known."""
+    """Pairs of neighbouring table cells; no pairs if the true tables are unknown."""
     in_place: Share = Share(0, 0)
-    """True cells with text that stand in their row and column; so too `numeric_cells`, those with numbers."""
+    """True cells with text in the right row and column; `numeric_cells` are those with numbers."""
     numeric_cells: Share = Share(0, 0)
     destroyed: Share = Share(0, 0)
-    """Tables with less than half of their cells in place and no doubt, of all."""
+    """Undoubted tables with less than half of their cells in place, out of all."""
     marks: Share = Share(0, 0)
     order: float | None = None
     characters_in_file: Share = Share(0, 0)
-    """As `characters`, beside a PDF's own text in the order in which the file has it; so too `order_in_file`."""
+    """Like `characters`, against a PDF's own text in the order of the file; `order_in_file` likewise."""
     order_in_file: float | None = None
     coverage: float | None = None
     seconds: float = 0.0
-    """Of decoding and of the engine."""
+    """Seconds of decoding and in the engine."""
 
     @property
     def is_wrong_ok(self) -> bool:
-        """Whether it is `ok` though words are missing, or though nothing is on the page."""
+        """Whether the page is `ok` although words are missing, or although the page is blank."""
         if self.verdict != Verdict.OK:
             return False
         return self.found.part < _WHOLE * self.found.whole if self.found.whole else self.spoken > 0
@@ -87,12 +87,12 @@ class PageScore(BaseModel):
 
     @property
     def is_wrong_blank(self) -> bool:
-        """Whether it is `blank` though there are words on it."""
+        """Whether the page is `blank` although it has words."""
         return self.verdict == Verdict.BLANK and self.found.whole > 0
 
 
 def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
-    """Compare a page with its truth. One in capitals alone says nothing about the size of letters."""
+    """Compare a page with its truth. If the truth is all capitals, case is ignored."""
     text = page.text.upper() if truth.text.isupper() else page.text
     read, true = metrics.words(text), metrics.words(truth.text)
     numeric = metrics.numeric(read), metrics.numeric(true)
@@ -127,7 +127,7 @@ def score(page: Page, truth: TruePage, *, file: str, kind: str) -> PageScore:
 
 
 def _tables(page: Page, true: Sequence[Table] | None) -> dict[str, Any]:
-    """Return the scores of a page's tables; nothing if they are not known."""
+    """Return the scores of a page's tables, or nothing if the true tables are unknown."""
     if true is None:
         return {}
     shares = metrics.in_place(page.tables, true)
@@ -148,50 +148,50 @@ def unread(truth: TruePage, *, file: str, number: int, kind: str, why: str) -> P
 
 
 class Summary(BaseModel):
-    """Many pages: what `pecia eval` prints in a row. None: no page has any of it."""
+    """Summary of many pages, a row of `pecia eval`. None where no page has a value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     pages: int
     cer: float | None
-    """Characters wrong, in order, by all that are true; over 1 if more is wrong than is there."""
+    """Character errors, with order, divided by the true characters; over 1 if errors outnumber these."""
     wer: float | None
     f1: float | None
-    """Words, wherever they stand."""
+    """F1 of words in any order."""
     numbers: float | None
-    """Numbers, dates and times that were read, wherever they stand."""
+    """Numbers, dates and times that were read, in any order."""
     values: float | None = None
-    """Words with a digit, codes among them, that were read, wherever they stand."""
+    """Words with a digit, including codes, that were read, in any order."""
     ok_with_wrong_number: float | None = None
-    """Pages with a wrong number, of those that are `ok`."""
+    """Pages with a wrong number, out of those that are `ok`."""
     right_but_flagged: float | None = None
-    """Pages that are not `ok`, of those with all their words and numbers."""
+    """Pages that are not `ok`, out of those with all words and numbers right."""
     errors_doubted: float | None
-    """Wrong numbers that are in doubt."""
+    """Share of wrong numbers in doubt."""
     right_doubted: float | None
-    """Right numbers that are."""
+    """Share of right numbers in doubt."""
     coverage: float | None
     cells: float | None
-    """Cells in their place with their text."""
+    """Share of cells with the right place and text."""
     adjacency: float | None
-    """Pairs of neighbouring cells: F1 of a file, mean over files."""
+    """F1 of pairs of neighbouring cells, averaged over files."""
     in_place: float | None
-    """True cells with text that stand in their row and column."""
+    """Share of true cells with text in the right row and column."""
     numeric_cells: float | None
-    """The same of cells with numbers."""
+    """Like `in_place`, for cells with numbers."""
     destroyed: float | None
-    """Tables with less than half of their cells in place and no doubt."""
+    """Share of undoubted tables with less than half of their cells in place."""
     order: float | None
     """Kendall's tau over lines."""
     cer_in_file: float | None
-    """As `cer` and `order`, of PDFs beside their own text in the order in which the file has it."""
+    """Like `cer` and `order`, of PDFs against their own text in the order of the file."""
     order_in_file: float | None
     marks: float | None
     wrong_ok: float
-    """Pages that are `ok` with less than 99 % of their words, or with words that are not there."""
+    """Share of pages that are `ok` with less than 99 % of their words, or with words on a blank page."""
     wrong_blank: float
     seconds: float
-    """A page."""
+    """Seconds a page."""
 
     @classmethod
     def of(cls, scores: Sequence[PageScore]) -> Summary:
@@ -233,7 +233,7 @@ class Summary(BaseModel):
 
 
 def _by_file(scores: Sequence[PageScore]) -> Iterator[float | None]:
-    """Yield of each file how well the pairs of neighbouring cells agree."""
+    """Yield, for each file, the F1 of its pairs of neighbouring cells."""
     for name in {score.file: None for score in scores}:
         pages = [score.adjacency for score in scores if score.file == name]
         yield Overlap(*map(sum, zip(*pages, strict=True))).f1
@@ -245,24 +245,24 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 class CaptionScore(BaseModel):
-    """The captions of one video beside the truth."""
+    """Scores of the captions of one video."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     file: str
     rouge_l: float
-    """Longest common subsequence of words (ROUGE-L, F1), of the reference that is most alike."""
+    """Longest common subsequence of words (ROUGE-L, F1), against the most similar reference."""
     meteor: float
-    """Words and stems that agree, and their order (METEOR). Synonyms do not count: WordNet is in no wheel."""
+    """Matching words and stems, and their order (METEOR). Synonyms do not count: no wheel contains WordNet."""
 
 
-# What the scorers call: of what they count as words, and of WordNet.
+# Arguments of the scorers: a tokenizer, and a WordNet without synonyms.
 _WORDS: Final[Any] = SimpleNamespace(tokenize=lambda text: _WORD.findall(text.lower()))
 _NO_SYNONYMS: Final[Any] = SimpleNamespace(synsets=lambda _word: [])
 
 
 def described(captions: Captions | None, references: Sequence[str], *, file: str) -> CaptionScore:
-    """Compare the summary of captions, or the only segment's text, with the references; None: they failed."""
+    """Compare the summary, or the only segment's text, with the references; None if captioning failed."""
     text = ""
     if captions:
         pieces = [captions.summary] if captions.summary else captions.segments
@@ -278,7 +278,7 @@ def described(captions: Captions | None, references: Sequence[str], *, file: str
 
 
 class Report(BaseModel):
-    """What one run found."""
+    """Scores of one run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -286,12 +286,12 @@ class Report(BaseModel):
     captions: tuple[CaptionScore, ...] = ()
     bundles: tuple[BundleScore, ...] = ()
     jobs: dict[str, UUID] = {}
-    """By file, so that the same can be scored again once it was reviewed."""
+    """Jobs by file, so that their results can be scored again after a review."""
 
     @computed_field  # type: ignore[prop-decorator]  # mypy knows none below another decorator
     @property
     def kinds(self) -> dict[str, Summary]:
-        """A summary for each kind of page, by name, and of `all` of them at the end."""
+        """A summary for each kind of page, by name, and one named `all` at the end."""
         names = sorted({page.kind for page in self.pages})
         groups = {name: [page for page in self.pages if page.kind == name] for name in names}
         if self.pages:
@@ -301,12 +301,12 @@ class Report(BaseModel):
     @computed_field  # type: ignore[prop-decorator]  # as above
     @property
     def bundled(self) -> BundleSummary | None:
-        """A summary of all bundles."""
+        """A summary of all bundles, or None without bundles."""
         return BundleSummary.of(self.bundles) if self.bundles else None
 
 
 def hand_over(client: Client, exhibits: Sequence[Exhibit], prefer: Prefer | None = None) -> JobGroup[Any]:
-    """Submit every file. Nothing read before is used. `prefer`: what PDFs are read from, whatever their truth is."""
+    """Submit every file, without reuse of earlier results. `prefer` overrides the source of the text of PDFs."""
     tasks: list[ReadDocument | ReadBundle | CaptionVideo] = []
     for one in exhibits:
         language = one.truth.language
@@ -320,7 +320,7 @@ def hand_over(client: Client, exhibits: Sequence[Exhibit], prefer: Prefer | None
 
 
 def report(exhibits: Sequence[Exhibit], jobs: JobGroup[Any]) -> Report:
-    """Compare the results of finished jobs with the truth; a page that was not read counts as missing."""
+    """Compare the results of ended jobs with the truth. A page that was not read counts as missing."""
     pages: list[PageScore] = []
     captions: list[CaptionScore] = []
     bundles: list[BundleScore] = []

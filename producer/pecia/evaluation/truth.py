@@ -32,58 +32,58 @@ class _Truth(BaseModel):
 
 
 class TruePage(_Truth):
-    """What stands on one page."""
+    """The true content of one page."""
 
     text: str
-    """In reading order, a line for each printed line; a table's row is one line. Empty: the page is blank."""
+    """Text in reading order, one line for each printed line or table row; empty for a blank page."""
     in_file: str | None = None
-    """Of a PDF's own text: the same in the order in which the file has it."""
+    """The text of a PDF's page in the order of the file."""
     tables: tuple[Table, ...] | None = None
-    """None: it is not known."""
+    """None if unknown."""
     marks: tuple[Mark, ...] | None = None
 
 
 class TrueDocument(_Truth):
-    """A document of a bundle."""
+    """A true document of a bundle."""
 
     pages: Annotated[PageRanges, BeforeValidator(PageRanges.parse), PlainSerializer(str)]
-    """As in `1-3,5`, blank backs included; a separator sheet is in no document."""
+    """Pages as in `1-3,5`, including blank backs; a separator sheet belongs to no document."""
     kind: DocumentKind | None = None
-    """None: it is not known, as all below."""
+    """None if unknown, as for all fields below."""
     patient: str | None = None
-    """Whose it is: any name, the same for all documents of one patient."""
+    """Any name for the patient, the same for all documents of the patient."""
     identity: Subject | None = None
-    """What its pages say of the patient; `{}`: nothing."""
+    """What the pages contain about the patient; `{}` for nothing."""
 
     @property
     def numbers(self) -> list[int]:
-        """Its pages, counted from 1."""
+        """Numbers of the document's pages, from 1."""
         return [index + 1 for index in self.pages.indices(self.pages.last or 0)]
 
 
 class Truth(_Truth):
-    """What is known of one file: the content of NAME.json."""
+    """The known content of one file, from NAME.json."""
 
     kind: str = ""
-    """What pages it is counted with; empty: the name without its number, `receipt` for `receipt-053.jpg`."""
+    """Kind of page for the report; empty stands for the name without its number, `receipt` for `receipt-053.jpg`."""
     language: str | None = None
-    """To read or to caption it in."""
+    """Language in which the file is read or captioned."""
     pages: tuple[TruePage, ...] = ()
     documents: tuple[TrueDocument, ...] = ()
-    """Of a bundle, which is then read as one; its `pages` need not be known."""
+    """Documents of a bundle. The file is then read as a bundle, and its `pages` may be unknown."""
     captions: tuple[str, ...] = ()
-    """Of a video: texts that describe it well."""
+    """Texts that describe a video well."""
 
 
 class PlacedTable(_Truth):
-    """A table of NAME.tables.json, which holds a list of them."""
+    """A table in NAME.tables.json, which contains a list of them."""
 
     page: int = Field(ge=1)
     cells: tuple[Cell, ...] = Field(min_length=1)
 
     @property
     def table(self) -> Table:
-        """The table, as large as its cells reach."""
+        """The table, in the size that its cells need."""
         return Table(
             rows=max(cell.row + cell.row_span for cell in self.cells),
             columns=max(cell.column + cell.column_span for cell in self.cells),
@@ -95,19 +95,19 @@ _PLACED_TABLES: Final = TypeAdapter(tuple[PlacedTable, ...])
 
 
 class Exhibit(BaseModel):
-    """A file and its truth."""
+    """A file with its truth."""
 
     path: Path
     name: str
-    """Its path below the folder."""
+    """Path of the file below the folder."""
     media: MediaType
     truth: Truth = Field(repr=False)
     is_own_truth: bool = False
-    """Whether the truth is the file's own text, so that it has to be read from its pixels."""
+    """Whether the truth is the file's own text, so that the file must be read from its pixels."""
 
     @property
     def kind(self) -> str:
-        """What it is counted with."""
+        """Kind of page for the report."""
         return self.truth.kind or _NUMBER.sub("", self.path.stem) or self.path.stem
 
 
@@ -119,12 +119,12 @@ class TruthError(ValueError):
 
 
 def exhibits(folder: Path, files: Iterable[tuple[Path, MediaType]]) -> Iterator[Exhibit]:
-    """Yield those of the files below a folder whose truth is known. Raises `TruthError`."""
+    """Yield the files below a folder whose truth is known. Raises `TruthError`."""
     for path, media in files:
         beside = truth = _beside(path, media)
         if beside is None and media is MediaType.PDF:
-            # Its own text, which another distribution's decoder reads.
-            own_text = part_of_local("layer", "The text of PDFs is read by the fleet's decoder")
+            # The decoder of another distribution reads the file's own text.
+            own_text = part_of_local("layer", "Reading the text of PDFs needs the fleet's decoder")
             pages: list[tuple[str, str]] = own_text(path)
             if pages and all(in_file.strip() for _, in_file in pages):
                 truth = Truth(pages=tuple(TruePage(text=text, in_file=in_file) for text, in_file in pages))
@@ -140,7 +140,7 @@ def exhibits(folder: Path, files: Iterable[tuple[Path, MediaType]]) -> Iterator[
 
 
 def _tables_beside(path: Path) -> dict[int, tuple[Table, ...]]:
-    """Return the tables of each page that NAME.tables.json knows; nothing without that file."""
+    """Return the tables of each page in NAME.tables.json, or nothing without that file."""
     known = path.with_suffix(".tables.json")
     if not known.is_file():
         return {}
@@ -155,7 +155,7 @@ def _tables_beside(path: Path) -> dict[int, tuple[Table, ...]]:
 
 
 def _beside(path: Path, media: MediaType) -> Truth | None:
-    """Return what the first file of its name in one of the forms says; None if there is none."""
+    """Return the truth in the first matching file beside the document, or None without one."""
     known = next((known for form in _FORMS if (known := path.with_suffix(form)).is_file()), None)
     if known is None:
         return None
@@ -182,10 +182,10 @@ def _read(known: Path, media: MediaType) -> Truth:
         return Truth.model_validate_json(known.read_bytes())
     text = known.read_text("utf-8-sig")
     if known.suffix == ".csv":
-        # A line of print per row: its text stands behind eight corner coordinates, and may hold commas.
+        # A row is a printed line: eight corner coordinates, then the text, which may contain commas.
         rows = [row.split(",", _CORNERS) for row in text.splitlines() if row.strip()]
         if any(len(row) <= _CORNERS for row in rows):
-            raise ValueError("a row has less than eight coordinates and a text.")
+            raise ValueError("a row lacks eight coordinates and a text.")
         return Truth(pages=(TruePage(text="\n".join(row[_CORNERS] for row in rows)),))
     if media.is_video:
         return Truth(captions=tuple(line for line in text.splitlines() if line.strip()))
@@ -193,7 +193,7 @@ def _read(known: Path, media: MediaType) -> Truth:
 
 
 def part_of_local(name: str, why: str) -> Any:
-    """Return what `pecia[local]` has under this name. Raises `ConfigurationError` if that is not installed."""
+    """Return the object that `pecia[local]` registers under this name. Raises `ConfigurationError` if it is missing."""
     try:
         return next(iter(entry_points(group="pecia.local", name=name))).load()
     except (StopIteration, ImportError):

@@ -1,4 +1,4 @@
-"""Results in the forms that people and other programs take: pure functions from a result to what a file holds."""
+"""Output formats of results: pure functions from a result to the content of a file."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ Result = Document | Captions
 
 
 class Format(StrEnum):
-    """A form that a result can be written in."""
+    """An output format of a result."""
 
     TEXT = "text"
-    """Words alone, a form feed between pages."""
+    """Plain text, with a form feed between pages."""
     MARKDOWN = "markdown"
     HTML = "html"
     CSV = "csv"
-    """All tables, an empty line between them."""
+    """All tables, with an empty line between them."""
     JSON = "json"
-    """The complete result, as `Document.model_validate_json` reads it back."""
+    """The complete result, which `Document.model_validate_json` can read."""
     FIELDS = "fields"
-    """JSON lines: what `fields=` asked for, an object for each page."""
+    """JSON lines: the extracted fields, one object for each page."""
     HOCR = "hocr"
     """Blocks, lines and words with their places and confidence, as XHTML."""
     PDF = "pdf"
-    """The pages' pictures with the text, invisible, over them: searchable."""
+    """The pages' pictures under invisible text: searchable."""
     FACSIMILE = "facsimile"
-    """HTML with the pages' pictures beside the text: one file that needs nothing else."""
+    """HTML with the pages' pictures beside the text, in one self-contained file."""
     FHIR = "fhir"
-    """Of bundles: a FHIR R4B Bundle as JSON, without the documents whose patient is in conflict."""
+    """For bundles: a FHIR R4B Bundle as JSON, without documents whose patient is in conflict."""
     SRT = "srt"
     VTT = "vtt"
 
     @property
     def suffix(self) -> str:
-        """What a file of this form ends in."""
+        """The file name suffix of this format."""
         return _SUFFIXES.get(self, f".{self.value}")
 
     @property
     def is_binary(self) -> bool:
-        """Whether it needs the document's pictures."""
+        """Whether the format needs the document's pictures."""
         return self in (Format.PDF, Format.FACSIMILE)
 
     @classmethod
     def of(cls, path: Path) -> Format:
-        """Return the form that a file's suffix names. Raises `InvalidFormatError`."""
+        """Return the format for a file's suffix. Raises `InvalidFormatError`."""
         found = _BY_SUFFIX.get("".join(path.suffixes[-2:]).lower()) or _BY_SUFFIX.get(path.suffix.lower())
         if found is None:
             raise InvalidFormatError(
-                f"The suffix {path.suffix!r} names no format: end the name in one of {', '.join(_BY_SUFFIX)}, "
-                f"or say which of {', '.join(cls)} it shall be."
+                f"The suffix {path.suffix!r} names no format: use one of {', '.join(_BY_SUFFIX)}, "
+                f"or name the format: {', '.join(cls)}."
             )
         return found
 
@@ -69,7 +69,7 @@ _SUFFIXES = {
     Format.FACSIMILE: ".html",
     Format.FHIR: ".fhir.json",
 }
-"""Those that are not the form's own name."""
+"""Suffixes that differ from the format's name."""
 _BY_SUFFIX = {form.suffix: form for form in Format if form is not Format.FACSIMILE}
 
 _OF_DOCUMENTS: Mapping[Format, Callable[[Document], str]] = {
@@ -85,10 +85,10 @@ _OF_DOCUMENTS: Mapping[Format, Callable[[Document], str]] = {
 
 def _fhir(result: Bundle | BundledDocument) -> str:
     try:
-        # A document that is asked for by itself is given with its conflict.
+        # A single document is written even if its patient is in conflict.
         whole = result.to_fhir() if isinstance(result, Bundle) else fhir_of([result], with_conflicts=True)
     except ImportError:
-        raise ConfigurationError(f"FHIR is checked by fhir.resources: {install_command('fhir')}") from None
+        raise ConfigurationError(f"FHIR needs fhir.resources: {install_command('fhir')}") from None
     written: str = whole.model_dump_json(indent=2)
     return f"{written}\n"
 
@@ -102,18 +102,18 @@ _OF_CAPTIONS: Mapping[Format, Callable[[Captions], str]] = {
 }
 
 
-def render(result: Result, format: Format | str) -> str:  # noqa: A002  what everybody calls it
-    """Return the result in that form, as the text of a file. What a partial result lacks is said where it can be.
+def render(result: Result, format: Format | str) -> str:  # noqa: A002  the usual name
+    """Return the result in this format, as the text of a file. It names missing parts if the format can express that.
 
-    Raises `InvalidFormatError` for a form that a result of this kind does not have, and for `pdf` and
-    `facsimile`, which have pictures: `Job.save` writes them. Raises as `check_patients`.
+    Raises `InvalidFormatError` for a format that results of this kind do not have, and for `pdf` and `facsimile`,
+    which need pictures: `Job.save` writes those. Raises the errors of `check_patients`.
     """
     form = known(format)
     check(form, type(result))
     check_patients(result, form)
     if form.is_binary:
         raise InvalidFormatError(
-            f"A {form} is made of the document's pictures: `job.save('name{form.suffix}', '{form}')` writes it."
+            f"A {form} needs the document's pictures: write it by `job.save('name{form.suffix}', '{form}')`."
         )
     if isinstance(result, Captions):
         return _OF_CAPTIONS[form](result)
@@ -123,28 +123,28 @@ def render(result: Result, format: Format | str) -> str:  # noqa: A002  what eve
 
 
 def check_patients(result: Result, form: Format) -> None:
-    """Raise `IdentityConflictError` for a bundle not surely of one patient: only JSON and FHIR keep them apart."""
+    """Raise `IdentityConflictError` for a bundle with possibly several patients, except as JSON or FHIR."""
     if form in (Format.JSON, Format.FHIR) or not isinstance(result, Bundle) or result.split is None:
         return
     if (conflicts := result.split.conflicts) or len(result.split.named) > 1:
         what = f"{conflicts} documents in conflict" if conflicts else f"{len(result.split.named)} patients"
         raise IdentityConflictError(
-            f"This bundle has {what}, and is not written as one file: take its documents one by one (`pecia result JOB "
+            f"This bundle has {what}, so it is not written as one file: write single documents (`pecia result JOB "
             "--by document -o DIR`; `pecia.bundles.save_documents`), through a gateway as html, or correct them with "
             "`pecia review --job JOB`."
         )
 
 
 def known(name: Format | str) -> Format:
-    """Return the form of this name. Raises `InvalidFormatError`."""
+    """Return the format of this name. Raises `InvalidFormatError`."""
     try:
         return Format(name)
     except ValueError:
-        raise InvalidFormatError(f"A format is one of {', '.join(Format)}.") from None
+        raise InvalidFormatError(f"A format must be one of {', '.join(Format)}.") from None
 
 
 def check(form: Format, kind: type[object]) -> None:
-    """Raise `InvalidFormatError` if results of this type do not have this form."""
+    """Raise `InvalidFormatError` if results of this type do not have this format."""
     forms = [*_OF_CAPTIONS] if kind is Captions else [*_OF_DOCUMENTS, Format.PDF, Format.FACSIMILE]
     if issubclass(kind, Bundle | BundledDocument):
         forms.append(Format.FHIR)

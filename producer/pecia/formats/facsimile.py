@@ -1,4 +1,4 @@
-"""One HTML file with the pages' pictures, their text beside them, and links between both. It needs nothing else."""
+"""One self-contained HTML file with the pages' pictures, their text beside them, and links between both."""
 
 import io
 import struct
@@ -36,7 +36,7 @@ p { white-space: pre-wrap; margin-top: 0 } table { border-collapse: collapse } t
 
 
 def write(document: Document, pictures: PagePictures, target: Path) -> None:
-    """Write the document's pages, one after the other: memory does not grow with them."""
+    """Write the document's pages one by one, so that memory does not grow with their number."""
     with target.open("w", encoding="utf-8", newline="") as file:
         file.write(_HEAD)
         for one in every_page(document):
@@ -91,11 +91,11 @@ def _id(kind: str, page: Page, piece: dict[str, str]) -> str:
 
 
 _THUMBNAIL: Final = (200, 283)
-"""Pixels: a page of a strip is half as wide on a screen, or as wide on one of twice the density."""
+"""Size of a thumbnail in pixels: a page in a strip is up to half as wide on screen, for displays of double density."""
 
 
 def thumbnail(data: bytes) -> bytes:
-    """Return a picture as `for_browsers` has it as a small JPEG."""
+    """Return a picture from `for_browsers` as a small JPEG."""
     file = io.BytesIO()
     with Image.open(io.BytesIO(data)) as image:
         image.draft("RGB", _THUMBNAIL)
@@ -106,7 +106,7 @@ def thumbnail(data: bytes) -> bytes:
 
 
 def for_browsers(picture: Picture) -> tuple[str, bytes]:
-    """Return a picture's media type, and itself as browsers show it: fax group 4 they do not know."""
+    """Return a picture's media type and content for browsers. Browsers cannot show fax group 4, so that becomes PNG."""
     if picture.encoding is not Encoding.BILEVEL:
         return "image/jpeg", picture.data
     # TIFF 6.0: width, height, bits, T.6, black is 0, one strip of data behind the directory

@@ -1,7 +1,7 @@
-"""Searchable PDF: the pages' pictures with their text, invisible, over them. Memory does not grow with the pages.
+"""Searchable PDF: the pages' pictures under invisible text. Memory does not grow with the number of pages.
 
-The library writes a file all at once, so some pages at a time become one of their own, and those files are then copied
-into one, stream by stream.
+The library writes a file all at once. So each group of some pages becomes a file, and these files are then copied into
+one, stream by stream.
 """
 
 import tempfile
@@ -26,9 +26,9 @@ from pecia_schemas.media import Encoding, NoPictureError, PagePictures, Picture
 from pecia_schemas.results import Document, Page, PageFailure
 
 EM: Final = 1000
-"""Units in which widths are given."""
+"""Units of glyph widths in an em."""
 DESCENT: Final = 200
-"""How far its boxes reach below the line that the letters stand on; they are an em high in all."""
+"""Depth of the glyph boxes below the baseline; a box is an em high in all."""
 
 _NAME: Final = "PeciaBoxes"
 _MOST: Final = 0xFFFF
@@ -53,26 +53,26 @@ end
 
 
 class InvisibleFont:
-    """Gives each character a code when it is first met, and a box: half an em wide, in East Asian scripts one em.
+    """Gives each new character a code and a box: half an em wide, one em for East Asian characters.
 
-    `boxes.ttf` has these two boxes and nothing else: selected text has a place, and any script costs the
-    same 600 bytes. What a code means stands in the ToUnicode CMap (ISO 32000-1, 9.10.3), which readers search by.
+    `boxes.ttf` contains only these two boxes: selected text has a place, and any script costs the same 600 bytes. The
+    ToUnicode CMap (ISO 32000-1, 9.10.3) maps codes to characters; PDF readers search by it.
     """
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
 
     def encode(self, text: str) -> bytes:
-        """Return the text as codes. Characters beyond 65,535 different ones are left out."""
+        """Return the text as codes. Characters after the first 65,535 different ones are left out."""
         codes = (self._codes.setdefault(character, len(self._codes) + 1) for character in text)
         return b"".join(code.to_bytes(2) for code in codes if code <= _MOST)
 
     def width(self, text: str) -> int:
-        """Return how wide the text is, in thousandths of its size."""
+        """Return the width of the text, in thousandths of the font size."""
         return sum(map(_width, text))
 
     def embed(self, pdf: Pdf) -> Object:
-        """Put the font into a document, once all its text has been encoded."""
+        """Add the font to a document, after all text has been encoded."""
         wide = [code for character, code in self._codes.items() if _width(character) == EM]
         boxes = [_WHOLE if _width(character) == EM else _HALF for character in self._codes]
         entries = [
@@ -131,7 +131,7 @@ _MARGIN: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A row of text in its box."""
+    """A row of text with its box."""
 
     text: str
     left: float
@@ -141,9 +141,9 @@ class Placed:
 
 
 def placed(page: Page, width: float, height: float) -> Iterator[Placed]:
-    """Yield the page's words where they stand on a sheet of that size, lines without known words as one.
+    """Yield the page's words at their places on a sheet of this size, or complete lines if their words are unknown.
 
-    Text whose place is unknown comes row by row: it can be searched for, and copied.
+    Text without a known place follows row by row, so that it can be searched and copied.
     """
     across, down = width / page.width, height / page.height
     for text, box in chain.from_iterable(map(_pieces, page.lines)):
@@ -154,7 +154,7 @@ def placed(page: Page, width: float, height: float) -> Iterator[Placed]:
             width=max(1, box.right - box.left) * across,
             height=max(1, box.bottom - box.top) * down,
         )
-    # From top to bottom in even steps, within the margins of the sheet.
+    # Places the rows from top to bottom in even steps, within the margins of the sheet.
     unplaced = [text for block in page.blocks for _, text in without_place(block)]
     lines = "\n".join(unplaced).splitlines()
     rows = [row for line in lines for row in textwrap.wrap(line, _LONGEST, break_on_hyphens=False)]
@@ -172,7 +172,7 @@ def placed(page: Page, width: float, height: float) -> Iterator[Placed]:
 
 
 def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
-    """Yield words, each with the space after it, so that a selection has no gaps; they share the line's height."""
+    """Yield words with the space after them, so that a selection has no gaps. All have the height of the line."""
     level = line.box.right - line.box.left >= line.box.bottom - line.box.top
     words = [word for word in line.words if word.text.strip()]
     if not words or not level or not line.has_every_word:
@@ -193,7 +193,7 @@ def _pieces(line: Line) -> Iterator[tuple[str, Box]]:
 
 
 def _as_drawn(text: str) -> str:
-    """Return the characters of a text as they stand on a page from left to right, as readers expect them."""
+    """Return the characters of a text in visual order from left to right, which PDF readers expect."""
     return str(get_display(text, base_dir="R")) if any(map(_is_backward, text)) else text
 
 
@@ -204,14 +204,14 @@ def _is_backward(letter: str) -> bool:
 _AT_ONCE: Final = 16  # pages in memory
 _POINTS: Final = 72  # in an inch
 _A4: Final = (595.0, 842.0)
-_LARGEST: Final = 14_400.0  # points; more is beyond what readers show
+_LARGEST: Final = 14_400.0  # points; PDF readers show no larger pages
 _INVISIBLE: Final = 3  # text rendering mode
 
 
 def write(document: Document, pictures: PagePictures, target: Path) -> None:
-    """Write the document's pages, those without text too, as far as their pictures can be drawn.
+    """Write the document's pages, also those without text, with all pictures that can be rendered.
 
-    It holds only the pages' content: no name of a file, no time, no title.
+    The file contains only the pages' content: no file name, time or title.
     """
     pages = iter(every_page(document))
     about = {"/Producer": f"pecia {version('pecia')}", "/Subject": " ".join(map(lack_of, document.failed))}
@@ -231,12 +231,12 @@ def write(document: Document, pictures: PagePictures, target: Path) -> None:
                         pdf.docinfo[name] = value
                 pdf.save(pieces[-1])
             about = {}
-        # qpdf's own joining: pikepdf's would hold all streams in memory. The first piece has the document's settings.
+        # qpdf joins the pieces; pikepdf would hold all streams in memory. The first piece has the document's settings.
         Job(["pecia", pieces[0], "--pages", ".", *pieces[1:], "--", str(target.absolute())]).run()
 
 
 def _add(pdf: Pdf, page: Page | PageFailure, pictures: PagePictures, font: InvisibleFont) -> None:
-    """Add a sheet of the paper's size, or about that of A4 if it is unknown."""
+    """Add a sheet in the paper's size, or about A4 if the size is unknown."""
     turned = (page.rotation, page.skew) if isinstance(page, Page) else (0, 0.0)
     try:
         picture = pictures(page.number, rotation=turned[0], skew=turned[1])
@@ -286,7 +286,7 @@ def _image(pdf: Pdf, picture: Picture) -> Object:
 
 
 def _written(row: Placed, font: InvisibleFont) -> bytes:
-    """Return the operators that lay a row into its box, stretched to the box's width."""
+    """Return the operators that draw a row, stretched to the width of its box."""
     natural = font.width(row.text) * row.height / EM
     stretch = 100 * row.width / natural
     base = row.bottom + row.height * DESCENT / EM

@@ -1,6 +1,6 @@
-"""Results as text files: plain, Markdown, HTML, the fields as JSON lines, hOCR, and captions as subtitles.
+"""Results as text files: plain, Markdown, HTML, fields as JSON lines, hOCR, and captions as subtitles.
 
-What a partial result lacks is said where it belongs. hOCR is of version 1.2
+The files name the missing parts of partial results, in their place. hOCR has version 1.2
 (https://kba.github.io/hocr-spec/1.2/). Subtitles are WebVTT (https://www.w3.org/TR/webvtt1/) and SubRip,
 which has no written standard.
 """
@@ -38,23 +38,23 @@ _TAG = re.compile(r"<(?=[/A-Za-z])")
 
 
 def lack_of(one: PageFailure | SegmentFailure) -> str:
-    """Return the sentence that stands for a page or segment that could not be read."""
+    """Return a sentence in place of a page or segment that could not be read."""
     name = "Page" if isinstance(one, PageFailure) else "Segment"
     return f"{name} {one.number} is missing: {one.failure.code}."
 
 
 def every_page(document: Document) -> list[Page | PageFailure]:
-    """Return the pages and the missing parts, in the document's order."""
+    """Return the pages and the missing ones, in document order."""
     return sorted([*document.pages, *document.failed], key=lambda one: one.number)
 
 
 def every_segment(captions: Captions) -> list[Segment | SegmentFailure]:
-    """Return the segments and the missing parts, in the order of time."""
+    """Return the segments and the missing ones, in order of time."""
     return sorted([*captions.segments, *captions.failed], key=lambda one: one.number)
 
 
 def plain(document: Document) -> str:
-    """Return the pages' text, a form feed between pages as plain-text tools expect."""
+    """Return the pages' text with a form feed between pages, as plain-text tools expect."""
     texts = [
         f"[{lack_of(one)}]" if isinstance(one, PageFailure) else one.text.replace("\f", "\n")
         for one in every_page(document)
@@ -63,7 +63,7 @@ def plain(document: Document) -> str:
 
 
 def plain_captions(captions: Captions) -> str:
-    """Return a paragraph for each segment under its times, and the summary at the end."""
+    """Return one paragraph for each segment under its times, and the summary at the end."""
     paragraphs = [
         f"[{lack_of(one)}]\n"
         if isinstance(one, SegmentFailure)
@@ -76,7 +76,7 @@ def plain_captions(captions: Captions) -> str:
 
 
 def markdown(document: Document) -> str:
-    """Return the pages under comments with their numbers, a thematic break between them. No heading is made up."""
+    """Return the pages under comments with their numbers, with a thematic break in between. No headings are added."""
 
     def written(one: Page | PageFailure) -> str:
         if isinstance(one, PageFailure):
@@ -100,7 +100,7 @@ def markdown_captions(captions: Captions) -> str:
 
 
 def html(document: Document) -> str:
-    """Return the pages with their numbers and verdicts, and the missing parts."""
+    """Return the pages with their numbers and verdicts, and the missing ones."""
 
     def section(one: Page | PageFailure) -> str:
         if isinstance(one, PageFailure):
@@ -111,12 +111,12 @@ def html(document: Document) -> str:
 
 
 def fields(document: Document) -> str:
-    """Return what `fields=` asked for, a JSON object on a line for each page."""
+    """Return the extracted fields, one JSON object on a line for each page."""
     return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines(document))
 
 
 def lines(document: Document) -> Iterator[dict[str, Any]]:
-    """Yield the pages' fields, None where a page has none, and the failure's code of a page that is missing."""
+    """Yield the pages' fields, None for a page without, and the failure code of a missing page."""
     for one in every_page(document):
         if isinstance(one, PageFailure):
             yield {"page": one.number, "fields": None, "failure": one.failure.code}
@@ -136,7 +136,7 @@ def _clock(seconds: int) -> tuple[int, int, int]:
 
 
 def webvtt(captions: Captions) -> str:
-    """Return WebVTT: a cue for each segment; notes hold the summary and name the missing parts."""
+    """Return WebVTT: one cue for each segment; notes contain the summary and name the missing parts."""
     blocks = ["WEBVTT"]
     if captions.summary:
         blocks.append(_note(captions.summary.text))
@@ -151,25 +151,25 @@ def webvtt(captions: Captions) -> str:
 
 
 def srt(captions: Captions) -> str:
-    """Return SubRip: a cue for each segment that has a caption. It has no place for anything else."""
+    """Return SubRip: one cue for each segment that has a caption. The format has no place for other text."""
     cues: list[str] = []
     for segment in captions.segments:
         if text := _cue(segment.text):
-            # What no player takes for a time or a tag: SubRip knows no escapes, so look-alikes stand in.
+            # SubRip has no escapes: look-alikes replace text that a player could take for a time or a tag.
             text = _TAG.sub("\u2039", _ARROW.sub("->", text)).replace("{\\", "(\\")
             cues.append(f"{len(cues) + 1}\n{_times(segment, ',')}\n{text}\n")
     return "\n".join(cues)
 
 
 def _times(segment: Segment, point: str) -> str:
-    """Return the line of a cue that says when it is shown: for a millisecond at least, or players drop it."""
+    """Return the time line of a cue, at least a millisecond long, because players drop shorter cues."""
     start, end = round(segment.start / _MILLISECOND), round(segment.end / _MILLISECOND)
     moments = [(*_clock(one // 1000), one % 1000) for one in (start, max(end, start + 1))]
     return " --> ".join(f"{h:02}:{m:02}:{s:02}{point}{ms:03}" for h, m, s, ms in moments)
 
 
 def _cue(text: str) -> str:
-    """Return a caption as lines none of which is empty, for an empty one ends its cue."""
+    """Return a caption without empty lines, because an empty line ends a cue."""
     return "\n".join(_lines(text))
 
 
@@ -184,9 +184,9 @@ def _note(text: str) -> str:
 
 
 def without_place(block: Block) -> Iterator[tuple[int, str]]:
-    """Yield the text that is in no line of a block, each piece with how many of the lines stand before it.
+    """Yield the block's text that is in none of its lines, each piece with the number of lines above it.
 
-    All of it where the block has no lines; else what a model read and its witness did not see.
+    That is all text of a block without lines; otherwise text that a model wrote and its witness did not find.
     """
     if "".join(block.text.split()) == "".join("".join(line.text.split()) for line in block.lines):
         return
@@ -223,7 +223,7 @@ _NO_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def hocr(document: Document) -> str:
-    """Return XHTML that any XML parser reads, with the places of blocks, lines and words."""
+    """Return XHTML for any XML parser, with the places of blocks, lines and words."""
     lacking = ", ".join(f"{one.number} {one.failure.code}" for one in document.failed)
     head = _HOCR_HEAD.format(
         system=f"pecia {version('pecia')}",
@@ -257,7 +257,7 @@ def _block(block: Block, box: Box, name: str) -> Iterator[str]:
             text = _escaped(line.text)
             if line.words and line.has_every_word:
                 text, rest = "", line.text
-                for word in line.words:  # with as much white space between them as the line has
+                for word in line.words:  # keeps the line's white space between words
                     before, found, after = rest.partition(word.text)
                     if found and not before.strip():
                         text, rest = text + before, after
@@ -282,5 +282,5 @@ def _bbox(box: Box) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text as XML holds it; what XML cannot hold becomes U+FFFD."""
+    """Return text escaped for XML. Characters that XML cannot contain become U+FFFD."""
     return escape(_NO_XML.sub("\ufffd", text), quote=False).replace("\r", "&#13;")

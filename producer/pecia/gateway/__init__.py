@@ -1,1 +1,1 @@
-"""`pecia gateway`: the fleet over HTTP, to clients with a key."""
+"""`pecia gateway`: serves the fleet over HTTP to clients with a key."""

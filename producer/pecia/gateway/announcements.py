@@ -1,4 +1,4 @@
-"""News about jobs for all waits of a process, by one subscription: waits take no connections to Redis."""
+"""Announcements about jobs for all waits of a process, through one subscription, so that a wait needs no connection."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from pecia_schemas.threads import end
 
 
 class Subscription:
-    """One subscription to the channels of all jobs that something waits for, as long as anything does.
+    """One subscription to the channels of all jobs that are waited for; it exists while any wait does.
 
-    One task alone uses its connection: a second one that subscribes would read replies that the first one waits for.
+    Only one task uses its connection: a second one that subscribes would read replies for the first.
     """
 
     def __init__(self, bus: AsyncPublisher) -> None:
@@ -38,7 +38,7 @@ class Subscription:
         self._reading: asyncio.Future[dict[str, Any] | None] | None = None
 
     async def add(self, wait: SharedAnnouncements) -> bool:
-        """Let a wait hear of its jobs; return whether later announcements will be heard."""
+        """Add a wait's channels; return whether later announcements will reach it."""
         for channel in wait.channels:
             self._waits.setdefault(channel, set()).add(wait)
         self._interrupt()
@@ -54,7 +54,7 @@ class Subscription:
         return True
 
     def remove(self, wait: SharedAnnouncements) -> None:
-        """Let a wait hear no more."""
+        """Remove a wait."""
         for channel in wait.channels:
             if waits := self._waits.get(channel):
                 waits.discard(wait)
@@ -63,12 +63,12 @@ class Subscription:
         self._interrupt()
 
     async def close(self) -> None:
-        """Subscribe to nothing any more; all waits look by themselves until they are added again."""
+        """End the subscription. All waits poll until they are added again."""
         if self._running is not None:
             await end(self._running)
 
     def _interrupt(self) -> None:
-        """Have the task subscribe to what waits wait for now."""
+        """Make the task subscribe to the current channels."""
         if self._reading is not None:
             self._reading.cancel()
 
@@ -87,7 +87,7 @@ class Subscription:
                 wait.lose()
 
     async def _follow(self, pubsub: PubSub) -> None:
-        """Subscribe to what waits wait for, and take in what comes, until none waits."""
+        """Subscribe to the channels of the waits and dispatch messages, until no wait is left."""
         subscribed: set[str] = set()
         try:
             while self._waits:
@@ -104,7 +104,7 @@ class Subscription:
                 await pubsub.aclose()  # type: ignore[no-untyped-call]
 
     async def _next(self, pubsub: PubSub) -> dict[str, Any] | None:
-        """Return the next message; None once the connection is to be checked or the waits change."""
+        """Return the next message, or None to check the connection or after the waits have changed."""
         self._reading = reading = asyncio.ensure_future(pubsub.get_message(timeout=HEALTH_CHECK_S))
         try:
             await asyncio.wait([reading])
@@ -125,7 +125,7 @@ class Subscription:
 
 
 class SharedAnnouncements:
-    """News about some jobs, as `AsyncAnnouncements` has them, by the subscription of the process."""
+    """Announcements about some jobs through the subscription of the process; counterpart of `AsyncAnnouncements`."""
 
     def __init__(
         self, subscription: Subscription, job_ids: Collection[UUID], *, poll_s: float, deadline: Deadline
@@ -137,9 +137,9 @@ class SharedAnnouncements:
         self._added = False
 
     async def wait(self) -> set[UUID]:
-        """Return which jobs were announced; an empty set says: look at all of them.
+        """Return the announced jobs; an empty set means that the caller must check all of them.
 
-        The first call subscribes and returns at once, for what happened before was not heard.
+        The first call subscribes and returns at once, because earlier announcements were missed.
         """
         if not self._added and not self._subscription.bus.resting:
             self._added = True
@@ -154,35 +154,35 @@ class SharedAnnouncements:
         return heard
 
     async def noticed(self) -> bool:
-        """Return once a channel is confirmed; whether the subscription still has this wait."""
+        """Wait until a channel is confirmed; return whether this wait is still subscribed."""
         await self._news.wait()
         self._news.clear()
         return self._added
 
     def hear(self, channel: str | None) -> None:
-        """Take in news; None: that a channel is subscribed to, again perhaps, so that some was not heard."""
+        """Record an announcement. None means that a channel was subscribed, perhaps again: messages may be missing."""
         if channel is not None:
             self._heard.add(self.channels[channel])
         self._news.set()
 
     def lose(self) -> None:
-        """Note that nothing is heard any more."""
+        """Record that the subscription is lost."""
         self._added = False
         self._heard.clear()
         self._news.set()
 
     async def aclose(self) -> None:
-        """Wait for nothing any more."""
+        """Leave the subscription."""
         if self._added:
             self._added = False
             self._subscription.remove(self)
 
 
 class GatewayConnections(AsyncConnections):
-    """The stores of a fleet as all keys of a gateway share them."""
+    """The stores of a fleet, shared by all keys of a gateway."""
 
     lines_of: UUID | None = None
-    """The batch of requests whose lines are submitted by these; none is once it is over."""
+    """Batch of OpenAI requests whose lines these connections submit; refused once that batch has ended."""
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings)
@@ -206,12 +206,12 @@ class GatewayConnections(AsyncConnections):
     def announcements(
         self, job_ids: Collection[UUID], deadline: Deadline
     ) -> AbstractAsyncContextManager[Any]:
-        """Return the news about these jobs."""
+        """Return announcements about these jobs."""
         return aclosing(
             SharedAnnouncements(self._subscription, job_ids, poll_s=self.poll_s, deadline=deadline)
         )
 
     async def close(self) -> None:
-        """Close the subscription too."""
+        """Close the subscription, then the stores."""
         await self._subscription.close()
         await super().close()

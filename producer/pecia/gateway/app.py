@@ -1,4 +1,4 @@
-"""The application: its routes, what holds for all of them, and its description."""
+"""The ASGI application of the gateway: routes, middleware, and the API description."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,34 +30,34 @@ from pecia.gateway.problems import Problem
 
 _CODES: Final = "\n".join(f"| `{code}` | {meaning} |" for code, meaning in problems.CODES.items())
 _ABOUT: Final = f"""
-Submit documents and videos, follow them, and get their text. Every request but `/healthz` and this description shows a
-key, which sees the jobs of its tenant and no others. Errors are `application/problem+json`.
+Submit documents and videos, follow them, and get their text. Every request except `/healthz` and this description
+needs a key, which has access only to the jobs of its tenant. Errors are `application/problem+json`.
 
 <details><summary>The <code>code</code> of a problem</summary>
 
-| code | when it comes |
+| code | meaning |
 |---|---|
 {_CODES}
 
 </details>
 """
 _WITHOUT_DOCUMENTS: Final = 1024**2
-"""Most bytes of any other body, which is held in memory."""
+"""Maximum size of a body without documents, which is held in memory."""
 _TOOLS: Final = "/mcp"
 _TOOL_BYTES: Final = 4 * 1024**2
 _OPENAI_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    "default": {"description": "An error as OpenAI's API has it", "content": {"application/json": {}}}
+    "default": {"description": "An error in the form of OpenAI's API", "content": {"application/json": {}}}
 }
 _SCHEMAS: Final = "#/components/schemas/{model}"
 
 
 def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
-    """Return the gateway of a fleet, with `more` routes, as an ASGI application. It connects when it starts."""
+    """Return the gateway of a fleet as an ASGI application, with `more` routes. It connects when it starts."""
 
     @asynccontextmanager
     async def open_stores(app: FastAPI) -> AsyncIterator[None]:
         connections = GatewayConnections(settings)
-        connections.payloads  # noqa: B018  opened once, for the clients of all keys
+        connections.payloads  # noqa: B018  opened once, for all clients
         app.state.bearers = bearers = Bearers(settings, connections)
         app.state.intake = intake = Intake(bearers)
         bearers.shared.start()
@@ -99,19 +99,19 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
 
 
 class _Tools:
-    """Passes requests on to the tools for language models, which are made when the gateway starts."""
+    """Passes requests to the tools for language models, which are created when the gateway starts."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await scope["app"].state.tools(scope, receive, send)
 
 
 async def healthy() -> dict[str, str]:
-    """Say that the gateway runs. It says nothing of the fleet."""
+    """Answer that the gateway runs. The answer does not depend on the fleet."""
     return {"status": "ok"}
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document: that of the framework, with the bodies that no route declares by type."""
+    """Return FastAPI's OpenAPI document, completed with the bodies that no route declares by type."""
     if not app.openapi_schema:
         described = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
@@ -121,7 +121,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
             ref_template=_SCHEMAS,
         )
         schemas = described["components"]["schemas"]
-        schemas |= more["$defs"]  # the framework's own lack what of an example is null
+        schemas |= more["$defs"]  # FastAPI's own drop nulls of examples
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
         app.openapi_schema = described
@@ -129,7 +129,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
 
 
 async def _admit(request: Request) -> None:
-    """Let in who shows a key: nothing of another's body is read. Raises `ProblemError`."""
+    """Admit requests with a valid key; the bodies of others are not read. Raises `ProblemError`."""
     path = request.scope["path"]
     if path.startswith(("/v1/", "/desk/", problems.OPENAI)) or path == _TOOLS:
         request.state.bearer = await bearers_of(request).authenticate(authorization_of(request))

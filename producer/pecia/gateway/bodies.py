@@ -1,4 +1,4 @@
-"""What comes in and goes out: the bodies of requests and answers."""
+"""Bodies of requests and answers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Body(BaseModel):
 
 
 def _wanted(task: type[Task[Any]], **more: Any) -> type[BaseModel]:
-    """Return the fields of a task as a body, and `more`: all but its source, a file of the request, or a URL."""
+    """Return a body with the fields of a task and `more`. Its source is a file of the request, or a URL."""
     known: dict[str, Any] = getattr(task, "__pydantic_fields__")  # noqa: B009  the type checkers do not know it
     members: dict[str, Any] = {
         field.name: (Annotated[known[field.name].annotation, known[field.name]], known[field.name].default)
@@ -76,7 +76,9 @@ if TYPE_CHECKING:
     ReadTask: Any = dict
 else:
     _FILES = Field(
-        ge=1, le=MOST_TASKS, description="How many files of the request, in their order, it is made of."
+        ge=1,
+        le=MOST_TASKS,
+        description="Number of files of the request, in their order, that form the bundle.",
     )
     ReadTask, CaptionTask = _wanted(ReadDocument), _wanted(CaptionVideo)
     BundleTask = _wanted(ReadBundle, files=(Annotated[int, _FILES], 1))
@@ -86,7 +88,7 @@ else:
 class Submission(SubmitOptions):
     """Work to do: one task for each document. A task without a `url` reads the next `file` of the request.
 
-    A task may have a `label`, `metadata` beside those of all, and a `priority` of its own.
+    A task may have its own `label`, `priority`, and `metadata`, which are added to those of the request.
     """
 
     model_config = ConfigDict(
@@ -98,17 +100,17 @@ class Submission(SubmitOptions):
     )
 
     tasks: list[AnyTaskBody] = Field(default_factory=list, max_length=MOST_TASKS)
-    """Without any, each `file` is read with `task`."""
+    """Tasks of the request. Without any, each `file` is read with `task`."""
     task: AnyTaskBody = Field(default_factory=ReadTask)
-    """How to read files, if no `tasks` say so."""
+    """How to read files if the request has no `tasks`."""
     batch: str | None = Field(default=None, max_length=storable.BATCH)
-    """Into which batch: the name of a new one, or name or id of an existing one. Many jobs are a batch in any case."""
+    """Batch of the jobs: a new name, or the name or id of an existing batch. Several jobs form a batch in any case."""
     idempotency_keys: list[str] | None = Field(default=None, max_length=MOST_TASKS)
-    """One for each task, in the place of the header."""
+    """One key for each task, in place of the header."""
 
 
 class Job(BaseModel):
-    """A job as it is now."""
+    """The current state of a job."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_JOB]})
 
@@ -119,7 +121,7 @@ class Job(BaseModel):
     progress: Progress
     failure: Failure | None
     label: str | None
-    """What the document was called."""
+    """Label of the document."""
     batch: UUID | None
     metadata: dict[str, str]
     submitted_at: datetime
@@ -127,18 +129,18 @@ class Job(BaseModel):
     finished_at: datetime | None
     erased_at: datetime | None
     number: int | None = None
-    """Of its task in the request, counted from 0; null if it was not just submitted."""
+    """Number of the job's task in the request, from 0; null outside the answer to a submit."""
     created: bool | None = None
-    """False if an idempotency key named a job that was there; null if it was not just submitted."""
+    """False if an idempotency key named an existing job; null outside the answer to a submit."""
 
     @classmethod
     def of(cls, job: JobHandle[Any], *, number: int | None = None) -> Job:
-        """Return the body of a job; if it was just submitted, with the number of its task."""
+        """Return the body of a job; after a submit, with the number of its task."""
         return cls.seen(job._view, number=number, created=None if number is None else job.created)  # noqa: SLF001
 
     @classmethod
     def seen(cls, view: JobView, **submitted: Any) -> Job:
-        """Return the body of a job as it was seen."""
+        """Return the body of a job's view."""
         known: dict[str, Any] = {
             name: getattr(view, name) for name in cls.model_fields if name not in ("number", "created")
         }
@@ -147,15 +149,15 @@ class Job(BaseModel):
 
 
 class RefusedTask(BaseModel):
-    """A task that was not accepted, among others that were."""
+    """A refused task, while others were accepted."""
 
     number: int
-    """Counted from 0."""
+    """Number of the task in the request, from 0."""
     problem: Problem
 
 
 class Submitted(BaseModel):
-    """What became of the tasks."""
+    """Outcomes of the tasks."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"jobs": [_JOB], "refused": []}]})
 
@@ -168,18 +170,18 @@ class Jobs(BaseModel):
 
     jobs: list[Job]
     next: UUID | None
-    """`before` of the next page; null: there is none."""
+    """`before` of the next page, or null for the last page."""
 
 
 class Parts(BaseModel):
     """Pages (of a video: segments) that have ended."""
 
     parts: list[PartOutcome]
-    """`content` is a page, segment, summary or split; a failed part has a `failure`, a cancelled one neither."""
+    """`content` is a page, segment, summary or split. A failed part has a `failure`; a cancelled part has neither."""
     first_open: int | None
-    """The least `ordinal` that may still change; null: the job is over."""
+    """The least `ordinal` that may still change, or null if the job has ended."""
     more: bool
-    """Whether more of them have ended: ask again, and skip these."""
+    """Whether more parts have ended: ask again, with these in `skip`."""
 
 
 class FoundPages(BaseModel):
@@ -189,42 +191,42 @@ class FoundPages(BaseModel):
 
 
 class Cancellation(_Body):
-    """Why a job is cancelled or erased."""
+    """The reason of a cancellation or erasure."""
 
     reason: str | None = Field(default=None, max_length=storable.REASON)
-    """Stored with the job's events: write nothing of the document into it."""
+    """Stored with the job's events: write no document content into it."""
 
 
 class Cancelled(BaseModel):
-    """A job that was cancelled, or was over before."""
+    """A job after a request to cancel it; `cancelled` is false if it had ended before."""
 
     cancelled: bool
     job: Job
 
 
 class NewBatch(_Body):
-    """A batch to be made."""
+    """A batch to create."""
 
     name: str | None = Field(default=None, min_length=1, max_length=storable.BATCH)
 
 
 class CountedBatch(Batch):
-    """A batch, and how far its jobs are."""
+    """A batch with the counts of its jobs."""
 
     counts: Counts
 
 
 class ListedBatch(CountedBatch):
-    """The same with how many of its pages a person should look at, up to 1,000."""
+    """A batch that also has the number of its pages that need a review, up to 1,000."""
 
     needs_review: int
 
 
 class Retry(_Body):
-    """What of a job is run again."""
+    """The parts of a job to run again."""
 
     parts: list[UUID] | None = None
-    """Null: all that failed or was cancelled."""
+    """Null for all failed and cancelled parts."""
 
 
 class SplitCorrection(_Body):
@@ -232,7 +234,7 @@ class SplitCorrection(_Body):
 
     change: SplitChange
     revision: int | None = Field(default=None, ge=0, lt=2**31)
-    """That of the split which was looked at; null: any."""
+    """Revision of the split that the caller has read; null accepts any."""
 
 
 class NewWebhook(_Body):
@@ -240,17 +242,17 @@ class NewWebhook(_Body):
 
     url: str = Field(max_length=storable.WEBHOOK_URL)
     events: list[NoticeType] | None = None
-    """Null: how jobs end."""
+    """Null for the ends of jobs."""
 
 
 class Rotation(_Body):
-    """For how long the former secret signs too."""
+    """How long the former secret signs too."""
 
     overlap: timedelta = timedelta(days=1)
 
 
 class Own(BaseModel):
-    """The key of the request, and what of its limits is taken."""
+    """The key of the request, and the used amounts of its limits."""
 
     key: AccessKey
     pages_of_day: int
@@ -258,21 +260,21 @@ class Own(BaseModel):
 
 
 class NewKey(_Body):
-    """A key to be made, which may no more than the key that makes it: of limits the narrower one counts."""
+    """A key to create. Its rights cannot exceed those of the creating key; of two limits, the lower one counts."""
 
     name: str
     scopes: Annotated[list[Scope], Field(min_length=1)]
     lanes: list[Lane] | None = None
-    """Null: those of the key that makes it."""
+    """Null for the lanes of the creating key."""
     pages_per_day: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     pages_in_flight: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     expires: timedelta | None = None
-    """After what time it opens nothing any more."""
+    """Lifetime of the key."""
 
 
 class MadeKey(BaseModel):
-    """A key that was made."""
+    """A key that was created."""
 
     key: AccessKey
     secret: str
-    """What its bearer shows. It is shown now and never again."""
+    """Text of the key for its user. Only this answer contains it."""

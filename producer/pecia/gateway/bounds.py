@@ -1,4 +1,4 @@
-"""What a request may take: the bytes and the time of its body, and places for work of which little runs at a time."""
+"""Bounds of requests: the size and time of bodies, and places for work that runs only a few times at once."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from pecia.gateway.problems import ProblemError, too_many
 from pecia.gateway.sharing import Taken
 
 IDLE_S: Final = 30.0
-"""How long nothing of a body may come."""
+"""Maximum time without any byte of a body."""
 LEAST_RATE: Final = 16 * 1024
-"""Bytes a second that a body comes with, beyond the first `IDLE_S`; time that the server takes does not count."""
+"""Minimum rate of a body in bytes a second, after the first `IDLE_S`; the server's own time does not count."""
 _LINGER_S: Final = 5.0
-"""How long the rest of a body is thrown away after an answer: closing at once would take the answer from the client."""
+"""Time in which the rest of a body is read and dropped after an answer: closing at once would lose the answer."""
 _IN_LINE_S: Final = 30.0
-"""How long work waits for a place."""
+"""Time that work waits for a place."""
 
 
 class Body:
-    """A request's body on its way in."""
+    """The body of a request while it arrives."""
 
     def __init__(self, scope: Scope, receive: Receive, most: int) -> None:
         headers = Headers(scope=scope)
         self.declared = int(headers.get("content-length", "0"))  # the server has parsed it
         self.complete = not self.declared and "transfer-encoding" not in headers
-        """Whether nothing more of it comes."""
+        """Whether the complete body has arrived."""
         self.count: Callable[[int], None] = lambda _: None
         """Is told how many bytes have come; may raise."""
         self._receive, self.most = receive, most
@@ -57,7 +57,7 @@ class Body:
             raise ProblemError(
                 HTTPStatus.REQUEST_TIMEOUT,
                 "too_slow",
-                f"The request's body stalled, or came with less than {LEAST_RATE:,} bytes a second: send it again.",
+                f"The request's body stalled, or arrived with less than {LEAST_RATE:,} bytes a second: send it again.",
             ) from None
         self._waited += time.monotonic() - began
         self.complete = not message.get("more_body", False)
@@ -69,7 +69,7 @@ class Body:
         return message
 
     async def discard(self) -> None:
-        """Throw away what still comes, for a moment."""
+        """Read and drop the rest of the body, for at most `_LINGER_S`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_S):
                 while not self.complete:
@@ -85,7 +85,7 @@ class Body:
 
 
 class BoundedBodies:
-    """Admits requests before anything of their bodies is read, and bounds those; after an early answer it closes."""
+    """Admits requests before their bodies are read, and bounds these. After an early answer, closes the connection."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class BoundedBodies:
         self._app, self._most, self._admit = app, most, admit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
+        """Answer a request, or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -114,7 +114,7 @@ class BoundedBodies:
 
 
 def _closing(body: Body, send: Send) -> Send:
-    """Return what sends, and closes the connection if the request's body has not come by then."""
+    """Return a send function that closes the connection if the body has not arrived when the answer begins."""
     closes = False
 
     async def sending(message: Message) -> None:
@@ -144,7 +144,7 @@ class HeldResponse(Response):
 
 
 class Places:
-    """Places for work of one kind: so many run at a time, some wait in line, and the rest is refused."""
+    """Places for work of one kind: some run at a time, some wait, and further work is refused."""
 
     def __init__(self, running: int, waiting: int, refusal: Callable[[], ProblemError]) -> None:
         self._most = running + waiting
@@ -185,27 +185,27 @@ _DRAWN: Final = (1, 3, _too_many_results)
 
 @dataclass
 class KeyLimits:
-    """What one key has open at a process."""
+    """Limits of one key at a process."""
 
     uploads: Places = field(default_factory=lambda: Places(*_UPLOADS))
-    """Bodies with documents."""
+    """Places for bodies with documents."""
     results: Places = field(default_factory=lambda: Places(*_RESULTS))
-    """Results that are put together."""
+    """Places for results that are assembled."""
     drawings: Places = field(default_factory=lambda: Places(*_DRAWN))
-    """Those of them with pictures."""
+    """Places for results with pictures, which also need a place of `results`."""
     waits: int = 0
-    """Streams, and requests that wait for a job's end."""
+    """Number of streams, and of requests that wait for a job's end."""
     uploading: int = 0
-    """Bytes of bodies that came or were declared."""
+    """Bytes of bodies that have arrived or were declared."""
     elsewhere: Callable[[], Taken] = Taken
-    """Returns what it takes at other processes."""
+    """Returns the resources that the key uses at other processes."""
 
     @contextmanager
     def wait(self, most: int) -> Iterator[None]:
         """Count a wait. Raises `ProblemError` if there are too many."""
         if self.waits + self.elsewhere().waits >= most:
             raise too_many(
-                "streams", f"This key has {most} streams and waits open: end some, or ask without `wait`.", 5
+                "streams", f"This key has {most} streams and waits open: close some, or omit `wait`.", 5
             )
         self.waits += 1
         try:
@@ -215,7 +215,7 @@ class KeyLimits:
 
 
 class Spool:
-    """The bytes of all bodies with documents that are on their way in: they lie in the temporary directory."""
+    """Counts the bytes of all bodies with documents that are arriving; they are in the temporary directory."""
 
     def __init__(self, most: int, most_of_key: int) -> None:
         self._most, self._most_of_key = most, most_of_key

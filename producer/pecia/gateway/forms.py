@@ -1,4 +1,4 @@
-"""Forms with documents, all of one in one temporary file: a thousand small ones take no memory and one descriptor."""
+"""Forms whose documents share one temporary file, so that a thousand small documents need one descriptor, no memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DocumentForm(MultiPartParser):
         self.spooled = 0
 
     def on_headers_finished(self) -> None:
-        """Give a file its place in the form's own, in that of a temporary file of its own."""
+        """Store a file in the form's shared file, in place of a temporary file of its own."""
         super().on_headers_finished()
         if (upload := self._current_part.file) is not None:
             upload.file.close()
@@ -33,7 +33,7 @@ class DocumentForm(MultiPartParser):
 
 
 class _Piece(io.RawIOBase):
-    """One document of a form, written in one go, before the next one."""
+    """One document of a form. It is written completely before the next one."""
 
     def __init__(self, form: DocumentForm) -> None:
         self._form = form

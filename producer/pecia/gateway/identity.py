@@ -1,4 +1,4 @@
-"""Who asks: the key of a request, what it may do, and how much of it."""
+"""Authentication: the key of a request, its rights and its limits."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ from pecia_schemas.settings.worker import GatewaySettings
 from pecia_schemas.states import Lane
 
 _KNOWN_S: Final = 3.0
-"""For how long a key is not looked up again: after that time a revoked key opens nothing."""
+"""Time for which a key is cached: after it, a revoked key is refused."""
 _MOST_KNOWN: Final = 10_000
 _COUNTED_S: Final = 1.0
 _SUBMITTING: Final = 4
 _LOOKED_UP: Final = (4, 64)
-"""Keys that are looked up for the first time, at a time and in line: guessing ids takes no more of Postgres."""
+"""First lookups of keys, running and waiting: guessing ids cannot overload Postgres."""
 _WAITING_DRAWINGS: Final = 16
 _DAY_S: Final = 3_600
 COOKIE: Final = "pecia_key"
-"""Where a browser keeps the key that its user has signed in with."""
+"""Cookie in which a browser keeps the key of a signed-in user."""
 _LOOKS: Final = ("GET", "HEAD")
 
 _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="key",
-    description="A key of `pecia access create`, as in `Authorization: Bearer pecia_…`.",
+    description="A key from `pecia access create`, as in `Authorization: Bearer pecia_…`.",
 )
 
 
 class GatewayConfiguration(ClientSettings, GatewaySettings):
-    """What the gateway can set: it is a client that serves others."""
+    """Settings of the gateway, which is itself a client of the fleet."""
 
 
 class Looks:
-    """Looks at jobs of all tenants: those that are asked for while one look is made share the next statement."""
+    """Looks up jobs of all tenants. Requests that arrive during one query share the next."""
 
     def __init__(self, connections: AsyncConnections) -> None:
         self._store = connections.store
@@ -82,7 +82,7 @@ class Looks:
 
 
 class TenantClient(AsyncClient):
-    """A client that sees one tenant's jobs alone, over connections that it shares with others."""
+    """A client that sees only one tenant's jobs, over connections that all clients share."""
 
     def __init__(self, bearers: Bearers, client: str, tenant: str) -> None:
         super().__init__(settings=bearers.settings)
@@ -93,7 +93,7 @@ class TenantClient(AsyncClient):
         return self.connections
 
     async def job(self, job_id: UUID | str, task: Any = None) -> AsyncJob[Any]:
-        """Return the job of this id."""
+        """Return the job with this id."""
         identifier = arguments.id_of(job_id)
         view = existing_view(identifier, {identifier: await self._looks.view(self._tenant, identifier)}, task)
         return AsyncJob(self._open, view, created=False)
@@ -101,7 +101,7 @@ class TenantClient(AsyncClient):
 
 @dataclass
 class Bearer:
-    """A key that was shown lately."""
+    """A recently used API key with its client and limits."""
 
     key: AccessKey
     client: TenantClient
@@ -112,10 +112,10 @@ class Bearer:
     load: AccessUsage | None = None
     counted: float = 0.0
     under_way: int = 0
-    """Documents that are admitted and not written yet: the count lacks them."""
+    """Documents that are admitted and not written yet, which the count in Postgres lacks."""
 
     def take(self, rate: float) -> float:
-        """Take one request of those that it may make here; return the seconds until there is one, 0 if there was."""
+        """Take one request from the key's rate; return the seconds to wait, 0 if it is allowed now."""
         now = time.monotonic()
         self.tokens = min(max(1.0, 2 * rate), self.tokens + (now - self.filled) * rate)
         self.filled = now
@@ -128,7 +128,7 @@ class Bearer:
     async def admitted(self, documents: Mapping[Lane, int]) -> AsyncIterator[None]:
         """Count the documents that the block submits, by lane: as written once it ends, until the next count.
 
-        Raises `ProblemError` if the key may not, or not so many now.
+        Raises `ProblemError` if the key may not submit to the lane, or not so many documents now.
         """
         admitted = 0
         try:
@@ -149,13 +149,13 @@ class Bearer:
                 )
 
     async def _admit(self, documents: int) -> int:
-        """Return how many are under way with these. Raises `ProblemError` if they are too many."""
+        """Return the number of documents in flight with these. Raises `ProblemError` if they exceed a limit."""
         key = self.key
         if key.pages_per_day is None and key.pages_in_flight is None:
             return self.under_way + documents
         now = time.monotonic()
         if self.load is None or now - self.counted > _COUNTED_S:
-            self.counted = now  # who comes meanwhile does not count too
+            self.counted = now  # concurrent requests do not count again
             self.load = await self.client.connections.access.load(key)
         more = self.under_way + documents
         if key.pages_per_day is not None and self.load.pages_of_day + more > key.pages_per_day:
@@ -165,19 +165,19 @@ class Bearer:
         return more
 
     async def check_load(self) -> None:
-        """Raise `ProblemError` if the key may not submit one document more now, before any comes."""
+        """Raise `ProblemError` if the key may not submit one more document now. Called before any is received."""
         await self._admit(1)
 
 
 class Bearers:
-    """The keys that were shown lately, and the connections that their clients share."""
+    """The recently used keys, and the connections that their clients share."""
 
     def __init__(self, settings: GatewayConfiguration, connections: GatewayConnections) -> None:
         self.settings = settings
         self.connections = connections
         self.looks = Looks(connections)
         self.submitting = asyncio.Semaphore(_SUBMITTING)
-        """To be held while documents are stored and written: the others wait, and leave connections for looks."""
+        """Held while documents are stored and written; others wait, so that connections stay free for queries."""
         largest = settings.gateway_max_bytes
         self.spool = Spool(
             max(largest, settings.gateway_spool_bytes), max(largest, settings.gateway_upload_bytes)
@@ -203,9 +203,9 @@ class Bearers:
         await self.connections.close()
 
     async def authenticate(self, authorization: str) -> Bearer:
-        """Return whose key a header shows.
+        """Return the key in an `Authorization` header.
 
-        Raises `ProblemError` without a key that opens, or too many times a second.
+        Raises `ProblemError` for an invalid key, or for too many requests a second.
         """
         scheme, token = get_authorization_scheme_param(authorization)
         known = parsed(token) if scheme.lower() == "bearer" else None
@@ -214,7 +214,7 @@ class Bearers:
             raise ProblemError(
                 HTTPStatus.UNAUTHORIZED,
                 "no_key",
-                "There is no such key, or it was revoked: send `Authorization: Bearer KEY`.",
+                "The key does not exist or was revoked: send `Authorization: Bearer KEY`.",
                 headers={"WWW-Authenticate": "Bearer"},
             )
         wait = bearer.take(self.settings.gateway_rate)
@@ -247,15 +247,15 @@ class Bearers:
 
 
 def bearers_of(request: Request) -> Bearers:
-    """Return the keys that this gateway knows."""
+    """Return the keys of this gateway."""
     bearers: Bearers = request.app.state.bearers
     return bearers
 
 
 def authorization_of(request: Request) -> str:
-    """Return the header that shows a key, or what the cookie of the web page says in its place.
+    """Return the `Authorization` header, or one made from the cookie of the web page.
 
-    Raises `ProblemError` if another site's page makes a browser send the cookie to change something.
+    Raises `ProblemError` if a web page of another origin makes a browser send the cookie to change something.
     """
     header, key = request.headers.get("authorization"), request.cookies.get(COOKIE)
     if header is not None or key is None:
@@ -263,35 +263,35 @@ def authorization_of(request: Request) -> str:
     origin = urlsplit(request.headers.get("origin", ""))
     if request.method not in _LOOKS and origin.netloc != request.headers.get("host"):
         raise ProblemError(
-            HTTPStatus.FORBIDDEN, "foreign_page", "A page of another address may not change anything here."
+            HTTPStatus.FORBIDDEN, "foreign_page", "A web page of another origin may not change anything here."
         )
     return f"Bearer {key}"
 
 
 async def bearer_of(request: Request, _: Annotated[object, Depends(_bearer)]) -> Bearer:
-    """Return who asks, as `authenticate` found before the request's body was read."""
+    """Return the key of the request, which `authenticate` found before the body was read."""
     bearer: Bearer = request.state.bearer
     return bearer
 
 
 def body_of(request: Request) -> Body:
-    """Return the request's body as it is counted."""
+    """Return the counted body of the request."""
     body: Body = request.state.body
     return body
 
 
 def _full(code: str, limit: str, wait: int) -> ProblemError:
-    return too_many(code, f"This key has {limit}, and they are taken.", wait)
+    return too_many(code, f"This key is limited to {limit}, and has reached that.", wait)
 
 
 def require(bearer: Bearer, scope: Scope) -> None:
-    """Raise `ProblemError` if the key has not this scope."""
+    """Raise `ProblemError` if the key lacks this scope."""
     if scope not in bearer.key.scopes:
-        raise ProblemError(HTTPStatus.FORBIDDEN, "scope_missing", f"This key has not the scope `{scope}`.")
+        raise ProblemError(HTTPStatus.FORBIDDEN, "scope_missing", f"This key lacks the scope `{scope}`.")
 
 
 def _having(scope: Scope) -> Any:
-    """Return what finds the bearer of a key that has this scope."""
+    """Return a dependency that provides the request's key if it has this scope."""
 
     async def allowed(bearer: Annotated[Bearer, Depends(bearer_of)]) -> Bearer:
         require(bearer, scope)

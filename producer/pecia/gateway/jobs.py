@@ -1,4 +1,4 @@
-"""Jobs over HTTP: how they are, what they read, their ends."""
+"""Jobs over HTTP: their states, results and ends."""
 
 import tempfile
 from collections.abc import Sequence
@@ -60,33 +60,37 @@ _TEXT: Final = {"schema": {"type": "string"}}
 _STREAM: Final[dict[int | str, Any]] = {200: {"content": {sending.MEDIA_TYPE: _TEXT}}}
 _WRITTEN: Final[dict[int | str, Any]] = {
     200: {
-        "description": "The result, in that form",
+        "description": "The result in the requested format",
         "content": dict.fromkeys(_MEDIA_TYPES.values(), _TEXT)
         | {"application/json": {"schema": {"type": "object"}}},
     }
 }
 
 LastEventId = Annotated[
-    str | None, Header(description="Where a stream that broke off goes on: the last `id` that came.")
+    str | None, Header(description="To resume an interrupted stream: the last `id` that arrived.")
 ]
-AsCompleted = Annotated[bool, Query(description="In a stream: each as soon as it is read.")]
+AsCompleted = Annotated[bool, Query(description="In a stream: send each page as soon as it is read.")]
 Metadata = Annotated[
     list[Annotated[str, Query(pattern=r"^[^=]+=")]],
     Query(
-        default_factory=list, max_length=64, description="Only with this `key=value`; of several, with all."
+        default_factory=list,
+        max_length=64,
+        description="Only jobs with this `key=value`; of several, with all.",
     ),
 ]
-Since = Annotated[Moment | None, Query(description="Only jobs submitted since, or in so long.")]
+Since = Annotated[
+    Moment | None, Query(description="Only jobs submitted since this time, or in this duration.")
+]
 States = Annotated[list[JobState], Query(default_factory=list, alias="state", max_length=len(JobState))]
 InBatch = Annotated[
     str | None,
     Query(
         max_length=storable.BATCH,
-        description="Only those of this batch: its name, its id or how the id begins.",
+        description="Only jobs of this batch: its name, its id or the beginning of its id.",
     ),
 ]
 Prefix = Annotated[
-    str | None, Query(pattern=r"^[0-9a-fA-F-]{4,36}$", description="Only those whose ids begin so.")
+    str | None, Query(pattern=r"^[0-9a-fA-F-]{4,36}$", description="Only jobs whose ids begin so.")
 ]
 Reference = Annotated[str, Path(min_length=1, max_length=storable.BATCH)]
 Verdicts = Annotated[list[Verdict], Query(default_factory=list, alias="verdict", max_length=len(Verdict))]
@@ -96,22 +100,20 @@ Ids = Annotated[
         default_factory=list,
         alias="id",
         max_length=_MOST_LISTED,
-        description="These, as far as they are there, without any other filter.",
+        description="Only these jobs, if they exist; excludes all other filters.",
     ),
 ]
 After = Annotated[
     str | None,
     Query(
         pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]{1,9}(:conflict)?$",
-        description="The last page of those before, as `JOB:NUMBER`; of a bundle in conflict `JOB:NUMBER:conflict`.",
+        description="Last entry of the page before, as `JOB:NUMBER`, for a bundle in conflict `JOB:NUMBER:conflict`.",
     ),
 ]
-Before = Annotated[UUID | None, Query(description="`next` of the page before.")]
+Before = Annotated[UUID | None, Query(description="`next` of the previous answer.")]
 RevisionNumber = Annotated[
     int | None,
-    Query(
-        ge=0, lt=2**31, description="As it was at this revision; 0: as it was read. Default: as it is now."
-    ),
+    Query(ge=0, lt=2**31, description="The result at this revision; 0: as it was read. Default: the latest."),
 ]
 Part = Annotated[UUID | None, Query(description="Only the job of this part.")]
 Limit = Annotated[int, Query(ge=1, le=_MOST_LISTED)]
@@ -153,7 +155,7 @@ async def list_jobs(  # noqa: PLR0917  FastAPI names them
     store = bearer.client.connections.store
     if ids:
         if any(one not in (None, [], {}) for one in (*which.values(), batch, prefix, before)):
-            raise InvalidOptionError("`id` names jobs: no other filter goes with it.")
+            raise InvalidOptionError("`id` names jobs: use it without other filters.")
         known = await store.views(ids)
         found = [bodies.Job.seen(known[one]) for one in dict.fromkeys(ids) if one in known]
         return bodies.Jobs(jobs=found, next=None)
@@ -166,14 +168,14 @@ async def list_jobs(  # noqa: PLR0917  FastAPI names them
 
 @router.get("/jobs/{job_id}", responses=documented(404, 409))
 async def look_at_job(bearer: Reader, job_id: UUID, request: Request, wait: Wait = 0) -> bodies.Job:
-    """See how a job is; with `wait`, once it is over."""
+    """Get the state of a job; with `wait`, once it has ended."""
     job = await bearer.client.job(job_id)
     await _wait(bearer, request, job, wait)
     return bodies.Job.of(job)
 
 
 async def _wait(bearer: Bearer, request: Request, job: AsyncJob[Any], seconds: float) -> None:
-    """Wait for the job's end, as one of the key's waits. Raises `JobTimeoutError` if it has not come by then."""
+    """Wait for the job's end, as one of the key's waits. Raises `JobTimeoutError` after this time."""
     if seconds and not job.done:
         with bearer.limits.wait(bearers_of(request).settings.gateway_streams):
             await job.wait(seconds)
@@ -187,15 +189,17 @@ async def write_result(  # noqa: PLR0917  FastAPI names them
     form: Annotated[Format, Query(alias="format")] = Format.JSON,
     wait: Wait = 0,
     revision: RevisionNumber = None,
-    quality: Annotated[int, Query(ge=1, le=95, description="Of the pages' pictures.")] = PDF_QUALITY,
+    quality: Annotated[
+        int, Query(ge=1, le=95, description="JPEG quality of the pages' pictures.")
+    ] = PDF_QUALITY,
     document: Annotated[
-        int | None, Query(ge=1, description="Of a bundle this document alone, counted from 1.")
+        int | None, Query(ge=1, description="Only this document of a bundle, counted from 1.")
     ] = None,
     with_conflicts: Annotated[
-        bool, Query(description="Also a `document` whose patient is in conflict.")
+        bool, Query(description="Allow a `document` whose patient is in conflict.")
     ] = False,
 ) -> Response:
-    """Get the result of a job that is over, in any form that `pecia result` writes."""
+    """Get the result of an ended job, in any format that `pecia result` writes."""
     job = await bearer.client.job(job_id)
     await _wait(bearer, request, job, wait)
 
@@ -217,7 +221,7 @@ async def write_result(  # noqa: PLR0917  FastAPI names them
 
 
 def _document_of(result: Any, number: int, *, with_conflicts: bool) -> BundledDocument:
-    """Return a document of a bundle. Raises `ProblemError` if there is none, or its patient is in conflict."""
+    """Return a document of a bundle. Raises `ProblemError` if it does not exist, or its patient is in conflict."""
     documents = result.documents if isinstance(result, Bundle) else ()
     if number > len(documents):
         raise ProblemError(
@@ -228,7 +232,7 @@ def _document_of(result: Any, number: int, *, with_conflicts: bool) -> BundledDo
         raise ProblemError(
             HTTPStatus.CONFLICT,
             "identity_conflict",
-            "The patient of this document is in conflict: review it, or say with_conflicts=true.",
+            "The patient of this document is in conflict: review it, or set with_conflicts=true.",
         )
     return document
 
@@ -238,14 +242,14 @@ async def list_pages(  # noqa: PLR0917  FastAPI names them
     bearer: Reader,
     job_id: UUID,
     request: Request,
-    skip: Annotated[str | None, Query(description="Not these, as in `1-3,7`, counted from 1.")] = None,
+    skip: Annotated[str | None, Query(description="Leave these out, as in `1-3,7`, counted from 1.")] = None,
     limit: Annotated[int, Query(ge=0, le=FETCH)] = FETCH,
-    whole: Annotated[bool, Query(description="For the audit trail: the result is read as a whole.")] = False,
+    whole: Annotated[bool, Query(description="For the audit trail: the complete result is read.")] = False,
     as_completed: AsCompleted = False,
     last_event_id: LastEventId = None,
     revision: RevisionNumber = None,
 ) -> Response | bodies.Parts:
-    """Get the pages (of a video: segments) that have been read; as `text/event-stream` what `/pages/stream` sends."""
+    """Get the pages (of a video: segments) that have been read; as `text/event-stream`, the same as `/pages/stream`."""
     if sending.is_wanted(request):
         return await stream_pages(bearer, job_id, request, as_completed, last_event_id)
     job = await bearer.client.job(job_id)
@@ -272,10 +276,10 @@ async def stream_pages(
     as_completed: AsCompleted = False,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Get each page (of a video: segment) as it comes.
+    """Stream each page (of a video: segment) as it is read.
 
-    `page` has a page, `segment`, `summary` and `split` what they say, `failed` the number of what failed and why,
-    and `end`, the last, the job. Of a stream that broke off, `error` is the last.
+    The event `page` has a page; `segment`, `summary` and `split` have their contents; `failed` has the number and the
+    reason of a failure; `end` is the last event and has the job. A stream that fails ends with `error`.
     """
     job = await bearer.client.job(job_id)
     read = ReadParts(sending.read_before(last_event_id))
@@ -289,10 +293,10 @@ async def list_events(
     bearer: Reader,
     job_id: UUID,
     request: Request,
-    after: Annotated[int, Query(ge=0, lt=2**63, description="Only those with a greater `sequence`.")] = 0,
+    after: Annotated[int, Query(ge=0, lt=2**63, description="Only events with a greater `sequence`.")] = 0,
     last_event_id: LastEventId = None,
 ) -> Response | list[JobEvent]:
-    """Get what has happened to a job and its parts; as `text/event-stream` what `/events/stream` sends."""
+    """Get the events of a job and its parts; as `text/event-stream`, the same as `/events/stream`."""
     if sending.is_wanted(request):
         return await stream_events(bearer, job_id, request, last_event_id)
     job = await bearer.client.job(job_id)
@@ -303,9 +307,9 @@ async def list_events(
 async def stream_events(
     bearer: Reader, job_id: UUID, request: Request, last_event_id: LastEventId = None
 ) -> Response:
-    """Get what happens to a job and its parts, from the first event until it is over.
+    """Stream the events of a job and its parts, from the first until the job has ended.
 
-    After a stream that broke off, some of the last ones come again: they have the same `sequence`.
+    A resumed stream may repeat some of the last events, with the same `sequence`.
     """
     job = await bearer.client.job(job_id)
     read = ReadEvents(sending.number_of(last_event_id))
@@ -315,13 +319,13 @@ async def stream_events(
 
 @router.get("/jobs/{job_id}/usage", responses=documented(404))
 async def look_at_usage(bearer: Reader, job_id: UUID) -> UsageFigures:
-    """See what a job has taken so far."""
+    """Get the usage of a job so far."""
     return await (await bearer.client.job(job_id)).usage()
 
 
 @router.get("/jobs/{job_id}/lacks", responses=documented(404))
 async def look_at_lacks(bearer: Reader, job_id: UUID) -> list[Lack]:
-    """See what a job needs that no worker on duty can do; empty if it only waits for its turn."""
+    """Get what a job needs and no running worker can do; empty if the job only waits for its turn."""
     job = await bearer.client.job(job_id)
     return await bearer.client.connections.store.lacking([job.id])
 
@@ -330,7 +334,7 @@ async def look_at_lacks(bearer: Reader, job_id: UUID) -> list[Lack]:
 async def cancel_job(
     bearer: Submitter, job_id: UUID, why: bodies.Cancellation | None = None
 ) -> bodies.Cancelled:
-    """End a job now. Pages that are read stay."""
+    """Cancel a job now. Pages that were read are kept."""
     job = await bearer.client.job(job_id)
     cancelled = await job.cancel(reason=why.reason if why else None)
     return bodies.Cancelled(cancelled=cancelled, job=bodies.Job.of(job))
@@ -338,17 +342,17 @@ async def cancel_job(
 
 @router.post("/jobs/{job_id}/retry", responses=documented(400, 404, 409))
 async def retry_job(bearer: Submitter, job_id: UUID, what: bodies.Retry | None = None) -> bodies.Job:
-    """Run again what failed or was cancelled in a job that is over."""
+    """Run the failed and cancelled parts of an ended job again."""
     job = await bearer.client.job(job_id)
     return bodies.Job.of(await job.retry(what.parts if what else None))
 
 
 @router.post("/jobs/{job_id}/split", responses=documented(400, 404, 409, 410), tags=["review"])
 async def correct_split(bearer: Reviewer, job_id: UUID, body: bodies.SplitCorrection) -> Split:
-    """Correct how a bundle is split into documents, as one more revision of its result.
+    """Correct how a bundle is split into documents. The result gets a new revision.
 
-    What would put pages of two patients into one document is refused with `identity_conflict`, unless `same_patient`
-    decides that they are of one; the result tells who decided that, and when.
+    A change that would put pages of two patients into one document is refused with `identity_conflict`, unless
+    `same_patient` states that they are the same patient; the result records who stated that, and when.
     """
     return await bearer.client.correct(job_id, body.change, revision=body.revision)
 
@@ -357,14 +361,14 @@ async def correct_split(bearer: Reviewer, job_id: UUID, body: bodies.SplitCorrec
 async def erase_job(
     bearer: Administrator, job_id: UUID, why: bodies.Cancellation | None = None
 ) -> Erasure | None:
-    """Erase the document, results, metadata and callbacks of a job at once and for good. Null: that was done before."""
+    """Erase the document, results, metadata and callbacks of a job permanently. Null if they were erased before."""
     erased = await bearer.client.purge([job_id], reason=why.reason if why else None)
     return erased[0] if erased else None
 
 
 @router.post("/batches", status_code=201, responses=documented(400), tags=["batches"])
 async def open_batch(bearer: Submitter, body: bodies.NewBatch) -> Batch:
-    """Make a batch to submit jobs into, or find the existing batch of this name."""
+    """Create a batch to submit jobs into, or get the existing batch of this name."""
     name = arguments.checked_batch(body.name)
     return await bearer.client.connections.store.open_batch(name)
 
@@ -373,7 +377,7 @@ async def open_batch(bearer: Submitter, body: bodies.NewBatch) -> Batch:
 async def look_at_batches(
     bearer: Reader, before: Before = None, limit: Annotated[int, Query(ge=1, le=_MOST_BATCHES)] = 20
 ) -> list[bodies.ListedBatch]:
-    """List batches, newest first, and how far they are."""
+    """List batches, newest first, with the counts of their jobs."""
     store = bearer.client.connections.store
     return [
         bodies.ListedBatch(
@@ -387,7 +391,7 @@ async def look_at_batches(
 
 @router.get("/batches/{batch}", responses=documented(404), tags=["batches"])
 async def look_at_batch(bearer: Reader, batch: Reference) -> bodies.CountedBatch:
-    """See how far the jobs of a batch are."""
+    """Get a batch with the counts of its jobs."""
     store = bearer.client.connections.store
     found = await store.batch(batch)
     return bodies.CountedBatch(**found.model_dump(), counts=await store.counts(Listing(batch=found.id)))
@@ -395,12 +399,12 @@ async def look_at_batch(bearer: Reader, batch: Reference) -> bodies.CountedBatch
 
 @router.get("/counts", responses=documented(404), tags=["batches"])
 async def count_jobs(bearer: Reader, which: Chosen, batch: InBatch = None) -> Counts:
-    """Count the jobs that match all filters, by state, and how far they are."""
+    """Count the jobs that match all filters, by state."""
     return await bearer.client.connections.store.counts(await _listing(bearer, batch, which))
 
 
 async def _listing(bearer: Bearer, batch: str | None, which: Which) -> Listing:
-    """Return which jobs are meant. Raises `BatchNotFoundError`."""
+    """Return the listing of these filters. Raises `BatchNotFoundError`."""
     listing = arguments.listing(which)
     if batch is None:
         return listing
@@ -411,9 +415,9 @@ async def _listing(bearer: Bearer, batch: str | None, which: Which) -> Listing:
 async def find_pages(
     bearer: Reviewer, which: Chosen, batch: InBatch = None, after: After = None, limit: Limit = 100
 ) -> bodies.FoundPages:
-    """Find pages by their verdict, the newest job first; without one, those that a person should look at.
+    """Find pages by their verdict, those of the newest job first; without a verdict, the pages that need a review.
 
-    Bundles with documents whose patient is in conflict are of the verdict `review`, and come before all.
+    Bundles with documents whose patient is in conflict have the verdict `review`, and come first.
     """
     listing = replace(await _listing(bearer, batch, which), verdicts=())
     store, last = bearer.client.connections.store, None

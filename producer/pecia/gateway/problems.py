@@ -1,4 +1,4 @@
-"""Errors as `application/problem+json` (RFC 9457): one table from exceptions to answers."""
+"""Errors as `application/problem+json` (RFC 9457), with one table from exceptions to answers."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,74 +18,74 @@ from pecia_schemas.failures import FailureCode
 
 MEDIA_TYPE: Final = "application/problem+json"
 OPENAI: Final = "/openai/v1"
-"""Below which the gateway speaks OpenAI's API, errors included."""
+"""Path prefix of the OpenAI API, whose errors have OpenAI's form."""
 CODES: Final = {
     "batch_not_found": "The tenant has no batch of this name or id.",
-    "busy": "The gateway serves as much as it can at a time: repeat after `Retry-After`.",
+    "busy": "The gateway is fully loaded: repeat after `Retry-After`.",
     "delivery_not_found": "The tenant has no delivery of this id.",
-    "delivery_not_over": "A delivery is replayed once it is over.",
-    "disconnected": "The request broke off.",
+    "delivery_not_over": "The delivery has not ended yet: replay it later.",
+    "disconnected": "The client closed the connection during the request.",
     "document_gone": "The document was erased: submit it again.",
-    "file_not_found": "The tenant has no file of requests of this id.",
-    "foreign_page": "A page of another address tried to change something with the browser's key.",
-    "form": "The form is damaged, or lacks a part.",
-    "idempotency_conflict": "The key belongs to another request: `existing_job_id`.",
-    "idempotency_key": "There is not one idempotency key for each task, or one is empty or too long.",
-    "identity_conflict": "Pages of two patients, or not surely of one, would be put together.",
-    "internal": "A fault of the gateway: its log says which.",
-    "invalid_format": "The result has no such format.",
-    "invalid_option": "An option's value cannot be meant.",
-    "invalid_request": "The request cannot be meant: `errors` has the places.",
-    "invalid_source": "The document cannot be one: `detail` says why.",
+    "file_not_found": "The tenant has no file of requests with this id.",
+    "foreign_page": "A web page of another origin tried to change something with the browser's key.",
+    "form": "The form is malformed, or lacks a part.",
+    "idempotency_conflict": "The idempotency key belongs to another request's job: `existing_job_id`.",
+    "idempotency_key": "The number of idempotency keys and tasks differs, or a key is empty or too long.",
+    "identity_conflict": "The request would combine pages of two patients, or pages that may be of two.",
+    "internal": "The gateway has a fault: see its log.",
+    "invalid_format": "The result does not exist in this format.",
+    "invalid_option": "An option has an invalid value.",
+    "invalid_request": "The request is invalid: `errors` has the places.",
+    "invalid_source": "The document is invalid: `detail` has the reason.",
     "job_cancelled": "The job was cancelled: it has no result.",
     "job_erased": "The job's result was erased at `erased_at`.",
-    "job_expired": "The job's time was over before it was read.",
+    "job_expired": "The job expired before it was read.",
     "job_failed": "The job has no result: `failure` has the failure code.",
     "job_not_found": "The tenant has no job of this id.",
-    "job_not_over": "The job is not over yet: ask again, or follow it.",
+    "job_not_over": "The job has not ended yet: ask again, or stream it.",
     "key_not_found": "The tenant has no key of this id.",
     "lane_forbidden": "The key may not submit to this lane.",
-    "media_type": "The body's media type is none that is taken here.",
-    "method_not_allowed": "The address does not know this method.",
-    "model_not_found": "The fleet is one model, `pecia`.",
-    "no_document": "The bundle has no document of this number.",
-    "no_key": "There is no such key, or it was revoked.",
-    "no_request": "What came is no HTTP/1.1 request.",
+    "media_type": "This route does not accept the body's media type.",
+    "method_not_allowed": "This address does not support this method.",
+    "model_not_found": "The fleet has one model name, `pecia`.",
+    "no_document": "The bundle has no document with this number.",
+    "no_key": "The key does not exist or was revoked.",
+    "no_request": "The request is not valid HTTP/1.1.",
     "not_configured": "The gateway lacks a setting for this.",
-    "not_found": "There is nothing at this address.",
-    "pages_in_flight": "The key's pages that wait or are read are as many as it may have.",
-    "pages_per_day": "The key's pages of the last 24 hours are as many as it may have.",
-    "queue_full": "The fleet takes no more documents now: repeat after `Retry-After`.",
+    "not_found": "Nothing exists at this address.",
+    "pages_in_flight": "The key has its maximum number of pages in flight.",
+    "pages_per_day": "The key has submitted its maximum number of pages in 24 hours.",
+    "queue_full": "The lane is full: repeat after `Retry-After`.",
     "rate": "The key makes too many requests a second: repeat after `Retry-After`.",
-    "refused": "The request is refused: `detail` says why.",
-    "results": "The key has too many results written at a time.",
-    "retry_refused": "The job cannot be retried: `detail` says why.",
-    "scope_missing": "The key has not the scope that this takes.",
+    "refused": "The request is refused: `detail` has the reason.",
+    "results": "The key has too many results in progress.",
+    "retry_refused": "The job cannot be retried: `detail` has the reason.",
+    "scope_missing": "The key lacks the scope for this request.",
     "stale": "Someone else corrected the page meanwhile: load it again.",
     "streams": "The key has too many streams and waits open.",
-    "timeout": "The page was not read in time; its job goes on.",
-    "too_large": "The request is larger than is taken here.",
+    "timeout": "The page was not read in time; its job continues.",
+    "too_large": "The request is larger than this route accepts.",
     "too_slow": "The request came too slowly: send it again.",
     "unavailable": "The fleet's stores do not answer: repeat after `Retry-After`.",
-    "uploads": "The key sends too many documents at a time.",
-    "validation": "The body is not what signing in takes.",
-    "webhook_limit": "The tenant has as many webhooks as it may.",
+    "uploads": "The key uploads too many documents at a time.",
+    "validation": "The body is not a valid sign-in.",
+    "webhook_limit": "The tenant has its maximum number of webhooks.",
     "webhook_not_found": "The tenant has no webhook of this id.",
 }
-"""Each code of a problem, and when it comes."""
+"""Each code of a problem, with its meaning."""
 _RETRY_S: Final = 5
 
 
 class Refused(BaseModel):
-    """A part of the request that cannot be meant."""
+    """An invalid part of the request."""
 
     where: str
-    """Its place, as in `tasks.0.language`."""
+    """Place of the part, as in `tasks.0.language`."""
     message: str
 
 
 class Problem(BaseModel):
-    """Why there is no answer."""
+    """An error, by RFC 9457."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -95,7 +95,7 @@ class Problem(BaseModel):
                     "title": "Not Found",
                     "status": 404,
                     "code": "job_not_found",
-                    "detail": "There is no job 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11.",
+                    "detail": "Job 0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11 does not exist in this database.",
                 }
             ]
         }
@@ -106,20 +106,20 @@ class Problem(BaseModel):
     title: str
     status: int
     code: str
-    """What went wrong, one of the list at the head of this description; it does not change between versions."""
+    """Code of the error, one of the list at the head of this description; it does not change between versions."""
     detail: str
     failure: FailureCode | None = None
-    """Why the job has no result, if it failed."""
+    """Failure code of a job without a result."""
     erased_at: datetime | None = None
-    """Since when the job's result is gone."""
+    """When the job's result was erased."""
     existing_job_id: str | None = None
-    """Which job has the idempotency key."""
+    """The job to which the idempotency key belongs."""
     errors: list[Refused] = Field(default_factory=list)
-    """What of the request cannot be meant."""
+    """The invalid parts of the request."""
 
 
 class ProblemError(HTTPException):
-    """A request that the gateway itself refuses. The framework passes this class on where it reads a body."""
+    """A request that the gateway itself refuses. A subclass of `HTTPException`, because FastAPI passes that on."""
 
     def __init__(
         self, status: HTTPStatus, code: str, detail: str, *, headers: Mapping[str, str] | None = None
@@ -129,12 +129,12 @@ class ProblemError(HTTPException):
 
 
 def too_many(code: str, detail: str, wait: int) -> ProblemError:
-    """Return the refusal of a request that exceeds a limit of its key."""
+    """Return the refusal for a key that exceeds one of its limits."""
     return ProblemError(HTTPStatus.TOO_MANY_REQUESTS, code, detail, headers={"Retry-After": str(wait)})
 
 
 def busy(detail: str) -> ProblemError:
-    """Return the error for more requests than a gateway process serves at a time."""
+    """Return the refusal for a gateway process that is fully loaded."""
     return ProblemError(
         HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail, headers={"Retry-After": str(_RETRY_S)}
     )
@@ -167,16 +167,16 @@ _RETRIED: Final = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
 
 
 def of_error(error: Exception) -> Problem:
-    """Return the detail of an error: a client's text names ids and settings, a fault says nothing of a document."""
+    """Return the problem of an error. A client error's text has only ids and settings; a fault's text is left out."""
     if not isinstance(error, PeciaError):
-        return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "A fault of the gateway: see its log.")
+        return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "The gateway has a fault: see its log.")
     known = next((found for kind, found in _OF_ERRORS.items() if isinstance(error, kind)), None)
     status, code = known or (HTTPStatus.UNPROCESSABLE_ENTITY, "refused")
     detail = str(error)
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         detail = "The fleet's stores do not answer."
     elif isinstance(error, errors.DatabaseRefusedError):  # its text names the database
-        detail = "A value is too long or too large, or none that the fleet can store: change it."
+        detail = "A value is too long or too large, or cannot be stored: change it."
     return _problem(status, code, detail).model_copy(
         update={
             "failure": error.failure.code if isinstance(error, errors.JobFailedError) else None,
@@ -195,14 +195,14 @@ def _problem(status: HTTPStatus, code: str, detail: str) -> Problem:
 
 
 async def answer(request: Request, error: Exception) -> JSONResponse:
-    """Answer an exception, below `/openai/` as OpenAI's clients read it."""
+    """Answer an exception, below `/openai/` in the form of OpenAI's API."""
     return response_to(error, as_openai=request.url.path.startswith(OPENAI))
 
 
 def response_to(error: Exception, *, as_openai: bool = False) -> JSONResponse:
     """Return the answer to an exception.
 
-    Neither what a request held is repeated nor the text of a fault, which may quote it.
+    The answer repeats nothing of the request, and no text of a fault, which may quote the request.
     """
     headers: Mapping[str, str] | None = None
     match error:
@@ -212,12 +212,12 @@ def response_to(error: Exception, *, as_openai: bool = False) -> JSONResponse:
         case ProblemError():
             problem, headers = _problem(error.status, error.code, error.detail), error.headers
         case ClientDisconnect():  # the client is gone: it reads no answer
-            problem = _problem(HTTPStatus.BAD_REQUEST, "disconnected", "The request broke off.")
+            problem = _problem(HTTPStatus.BAD_REQUEST, "disconnected", "The request was cut off.")
         case HTTPException():
             status = HTTPStatus(error.status_code)
             problem, headers = _problem(status, status.name.lower(), f"{status.phrase}."), error.headers
         case RequestValidationError():
-            detail = "The request cannot be meant: `errors` says why."
+            detail = "The request is invalid: `errors` has the reasons."
             problem = _problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid_request", detail)
             problem.errors += [
                 Refused(
@@ -236,7 +236,7 @@ def response_to(error: Exception, *, as_openai: bool = False) -> JSONResponse:
 
 
 def _status_for_openai(problem: Problem) -> int:
-    """Return the status by which OpenAI's clients repeat a request only where that may help: they repeat after 409."""
+    """Return the status for OpenAI's clients, which repeat a request after 409: only if repeating may help."""
     if problem.failure is not None:
         final = HTTPStatus.UNPROCESSABLE_ENTITY
         return HTTPStatus.INTERNAL_SERVER_ERROR if problem.failure.retryable else final
@@ -255,7 +255,7 @@ def _for_openai(problem: Problem) -> dict[str, Any]:
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return how OpenAPI describes these answers, beside those that every route may give."""
+    """Return the OpenAPI description of these answers, and of the answers that every route may give."""
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}

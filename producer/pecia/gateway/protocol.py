@@ -1,6 +1,6 @@
-"""How the gateway and the review are served: connections whose heads, silence and slow reading are bounded.
+"""HTTP connections of the gateway and the review, with bounds on request heads, idle time and slow readers.
 
-What is bounded here comes before a request is known, or after its answer; `bounds` has the body in between.
+These bounds apply before a request is parsed and after its answer; those of `bounds` apply to the body.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pecia.gateway import problems
 from pecia.gateway.problems import ProblemError
 
 MOST_HEAD: Final = 64 * 1024
-"""Bytes of a request's line and headers together."""
+"""Maximum size of a request line with its headers, in bytes."""
 HEAD_S: Final = 10.0
-"""How long they may take, and how long a new connection may be silent."""
+"""Time in which a new connection must send the head of a request."""
 KEEP_ALIVE_S: Final = 5
-"""How long a connection may be silent after an answer."""
+"""Idle time after an answer before a connection is closed."""
 UNREAD_S: Final = 60.0
-"""How long a client may read nothing of an answer that fills its buffers."""
+"""Time in which a client must read some of an answer that fills its buffers."""
 _PIPELINED: Final = 8
 """Requests that may wait behind another one on a connection."""
 _GRACE_S: Final = 3
-"""How long requests may go on once the server is to stop; then streams break off."""
+"""Time in which requests may finish after the server is told to stop; then streams are cut off."""
 _LINGER_S: Final = 1.0
 _LINGER_BYTES: Final = 1024**2
-"""What still comes on a refused connection is thrown away: closing at once would take the answer from the client."""
+"""Bytes that are still read from a refused connection and dropped: closing at once would lose the answer."""
 
 
 def server(app: ASGIApp, *, connections: int, **more: Any) -> uvicorn.Server:
-    """Return what serves the application, with so many connections at a time."""
+    """Return a server for the application, with a maximum number of connections."""
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
@@ -52,33 +52,33 @@ def server(app: ASGIApp, *, connections: int, **more: Any) -> uvicorn.Server:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. uvicorn's protocol bounds neither the size of a head nor the time it takes."""
+    """One connection. Unlike uvicorn's own protocol, it bounds the size and the time of a head."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._most = self.limit_concurrency
-        self.limit_concurrency = None  # uvicorn's own refusal is no problem that a client knows
+        self.limit_concurrency = None  # uvicorn's own refusal is not a problem document
         self._in_head, self._head_bytes = True, 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
         self._refused: int | None = None
-        """Bytes thrown away since the connection was refused."""
+        """Bytes dropped since the connection was refused; None if it was not."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the head's time. A connection too many is answered by a refusal alone."""
+        """Start the timer of the head. A connection beyond the limit only gets a refusal."""
         super().connection_made(transport)
         if self._most is not None and len(self.connections) > self._most:
             self.app = cast("Any", _busy)
         self._time_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all clocks."""
+        """Stop all timers."""
         self._stop(self._head_timer)
         self._stop(self._unread_timer)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came. What is no request, or has too large a head, ends the connection."""
+        """Parse received bytes. An invalid request or a head that is too large ends the connection."""
         if self._refused is not None:
             self._refused += len(data)
             if self._refused > _LINGER_BYTES:
@@ -91,7 +91,7 @@ class BoundedProtocol(HttpToolsProtocol):
         assert self.parser is not None  # noqa: S101  until the connection is lost
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:  # to nothing: it is answered as it is
+        except httptools.HttpParserUpgrade:  # upgrades are not supported: answer the request itself
             self.cycle.keep_alive = False
         except httptools.HttpParserError as error:
             problem = error.__context__
@@ -101,7 +101,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(_large_head())
 
     def on_headers_complete(self) -> None:
-        """Answer the request, unless its head is too large or too many wait before it."""
+        """Start answering the request, unless its head is too large or too many requests wait before it."""
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD:
             raise _large_head()
         if len(self.pipeline) >= _PIPELINED:
@@ -116,13 +116,13 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """Start the time in which the client has to read."""
+        """Start the timer in which the client must read."""
         super().pause_writing()
         self._stop(self._unread_timer)
         self._unread_timer = self.loop.call_later(UNREAD_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Stop that time."""
+        """Stop the timer in which the client must read."""
         self._stop(self._unread_timer)
         super().resume_writing()
 
@@ -136,14 +136,14 @@ class BoundedProtocol(HttpToolsProtocol):
                 ProblemError(
                     HTTPStatus.REQUEST_TIMEOUT,
                     "too_slow",
-                    f"A request's headers take at most {HEAD_S:.0f} s: send them at once.",
+                    f"A request's headers may take at most {HEAD_S:.0f} s: send them at once.",
                 )
             )
         else:
             self.transport.close()
 
     def _refuse(self, error: ProblemError) -> None:
-        """Answer and close; within another answer, close."""
+        """Send the refusal and close the connection; in the middle of another answer, only close."""
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:
@@ -171,18 +171,18 @@ def _large_head() -> ProblemError:
     return ProblemError(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
         "too_large",
-        f"A request's line and headers have at most {MOST_HEAD:,} bytes: send fewer or shorter ones.",
+        f"A request's line and headers may have at most {MOST_HEAD:,} bytes: send fewer or shorter headers.",
     )
 
 
 def _no_request() -> ProblemError:
     return ProblemError(
-        HTTPStatus.BAD_REQUEST, "no_request", "This is no HTTP/1.1 request: check the client."
+        HTTPStatus.BAD_REQUEST, "no_request", "This is not a valid HTTP/1.1 request: check the client."
     )
 
 
 async def _busy(scope: Any, receive: Any, send: Any) -> None:
-    """Answer a connection beyond those that are served."""
-    error = problems.busy("The gateway has as many connections as it serves: try again later.")
+    """Answer a connection beyond the limit."""
+    error = problems.busy("The gateway has its maximum number of connections: try again later.")
     error.headers = {**(error.headers or {}), "Connection": "close"}
     await problems.response_to(error)(scope, receive, send)

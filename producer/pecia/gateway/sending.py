@@ -1,4 +1,4 @@
-"""Server-sent events: what a job's followers are sent, and how a stream that broke off goes on."""
+"""Server-sent events: the events of a job's stream, and how an interrupted stream is resumed."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from pecia_schemas.threads import end, finish
 
 MEDIA_TYPE: Final = "text/event-stream"
 _BEAT_S: Final = 15.0
-"""A comment goes out after so long a silence, so that nothing between both ends takes it for dead."""
+"""Interval after which an idle stream sends a comment, so that no proxy closes it."""
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _MOST_PARTS: Final = 1_000_000
 _NAMES: Final = {
@@ -40,12 +40,12 @@ _NAMES: Final = {
 
 
 def is_wanted(request: Request) -> bool:
-    """Whether who asks takes events rather than JSON."""
+    """Whether the client accepts events instead of JSON."""
     return MEDIA_TYPE in request.headers.get("accept", "")
 
 
 def read_before(last: str | None) -> Ordinals:
-    """Return the ordinals of the parts that a `Last-Event-ID` names. Raises `InvalidOptionError`."""
+    """Return the ordinals of the parts in a `Last-Event-ID`. Raises `InvalidOptionError`."""
     try:
         return Ordinals.parse(last, _MOST_PARTS) if last else Ordinals()
     except ValueError:
@@ -53,7 +53,7 @@ def read_before(last: str | None) -> Ordinals:
 
 
 def number_of(last: str | None) -> int:
-    """Return the sequence that a `Last-Event-ID` names. Raises `InvalidOptionError`."""
+    """Return the sequence number in a `Last-Event-ID`. Raises `InvalidOptionError`."""
     if not last:
         return 0
     if not (last.isascii() and last.isdigit() and len(last) <= 18):  # noqa: PLR2004  as a bigint has
@@ -62,11 +62,11 @@ def number_of(last: str | None) -> int:
 
 
 def _no_id() -> InvalidOptionError:
-    return InvalidOptionError("Last-Event-ID is the id of an event of this stream.")
+    return InvalidOptionError("Last-Event-ID must be the id of an event of this stream.")
 
 
 async def of_parts(parts: AsyncGenerator[PartOutcome, None], read: ReadParts) -> AsyncGenerator[bytes, None]:
-    """Yield an event for each part that has ended."""
+    """Yield a server-sent event for each part that has ended."""
     sent = read.ordinals.copy()
     async with aclosing(parts) as outcomes:
         async for outcome in outcomes:
@@ -87,7 +87,7 @@ async def of_parts(parts: AsyncGenerator[PartOutcome, None], read: ReadParts) ->
 
 
 async def of_events(events: AsyncGenerator[JobEvent, None], read: ReadEvents) -> AsyncGenerator[bytes, None]:
-    """Yield an event for each of the job's."""
+    """Yield a server-sent event for each event of the job."""
     async with aclosing(events) as opened:
         async for one in opened:
             yield _event("event", one, str(read.floor))
@@ -117,7 +117,7 @@ def stream(
 
 
 async def _beating(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Yield the events, and a comment whenever none comes for long."""
+    """Yield the events, and a comment after each `_BEAT_S` without one."""
     async with aclosing(events):
         coming: asyncio.Future[bytes] | None = None
         try:
@@ -135,7 +135,7 @@ async def _beating(events: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes,
                 yield event
         finally:
             if coming is not None:
-                await finish(end(coming))  # cancelled again or not: a generator that runs cannot be closed
+                await finish(end(coming))  # even if cancelled again: a running generator cannot be closed
 
 
 def _event(name: str, data: BaseModel | Any, identifier: str | None = None) -> bytes:

@@ -1,6 +1,6 @@
-"""What keys take at all processes of a gateway, by Redis: ids and numbers. Without it each process counts by itself.
+"""Counts of keys shared by all processes of a gateway, through Redis. Without Redis each process counts alone.
 
-Requests are counted in Redis, for seconds. Of waits and bytes on their way each process announces its own by Pub/Sub.
+Redis counts requests. Each process announces its own waits and bytes in transfer by Pub/Sub.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ log = logging.getLogger(__name__)
 CHANNEL: Final = "pecia:gateway"
 _EVERY_S: Final = 1.0
 _STALE_S: Final = 3.5
-"""A process that has announced nothing for so long has nothing, or is gone."""
+"""Age after which a process's announcement is dropped."""
 _RETRY_S: Final = 30.0
 _MOST_PROCESSES: Final = 256
 _PATIENCE_S: Final = 1.0
-"""How long a request waits for its count."""
+"""Time that a request waits for its count."""
 
 
 class Taken(NamedTuple):
-    """What a key takes."""
+    """Resources that a key uses."""
 
     waits: int = 0
     uploading: int = 0
-    """Bytes of bodies with documents."""
+    """Bytes of request bodies with documents."""
 
 
 class SharedRate:
-    """Limits a key's requests at all processes together. After a failure Redis is left alone for a while."""
+    """Limits a key's requests over all processes together. After a failure Redis is not used for a while."""
 
     def __init__(self, bus: AsyncPublisher, rate: float) -> None:
         self._bus = bus
@@ -56,12 +56,12 @@ class SharedRate:
         self._rests_until = 0.0
 
     async def take(self, key: UUID) -> bool:
-        """Count a request; return whether it may be made, as is each while Redis does not say."""
+        """Count a request; return whether it is allowed. If Redis does not answer, every request is."""
         if time.monotonic() < self._rests_until or (redis := await self._bus.reach()) is None:
             return True
         if redis is not self._redis:
             self._redis = redis
-            pool: Any = redis.connection_pool  # ours, which verifies servers and sees failovers
+            pool: Any = redis.connection_pool  # this pool verifies servers and follows failovers
             self._limiter = FixedWindowRateLimiter(
                 RedisStorage("redis://", implementation="redispy", key_prefix=CHANNEL, connection_pool=pool)
             )
@@ -74,7 +74,7 @@ class SharedRate:
 
 
 class SharedCounts:
-    """Announces what this process counts, and hears the others."""
+    """Announces this process's counts, and receives those of the others."""
 
     def __init__(self, bus: AsyncPublisher, count: Callable[[], Mapping[UUID, Taken]]) -> None:
         self._bus, self._count = bus, count
@@ -84,17 +84,17 @@ class SharedCounts:
         self._task: asyncio.Task[None] | None = None
 
     def elsewhere(self, key: UUID) -> Taken:
-        """Return what a key takes at the other processes, as they said lately."""
+        """Return the resources that a key uses at other processes, by their recent announcements."""
         fresh = time.monotonic() - _STALE_S
         known = [counts[str(key)] for at, counts in self._heard.values() if at > fresh and str(key) in counts]
         return Taken(*(sum(numbers) for numbers in zip(*known, strict=True))) if known else Taken()
 
     def start(self) -> None:
-        """Begin to announce and to hear."""
+        """Begin to announce and to receive."""
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Announce and hear no more."""
+        """Stop announcing and receiving."""
         if self._task is not None:
             await end(self._task)
 
@@ -125,7 +125,7 @@ class SharedCounts:
         await self._bus.redis.publish(CHANNEL, json.dumps({"process": self._name, "counts": counts}))
 
     async def _hear(self, pubsub: PubSub) -> None:
-        """Take in what comes in a second."""
+        """Receive announcements for a second."""
         until = time.monotonic() + _EVERY_S
         while (remaining := until - time.monotonic()) > 0:
             message: dict[str, Any] | None = await pubsub.get_message(
@@ -135,7 +135,7 @@ class SharedCounts:
                 self._take(message["data"])
 
     def _take(self, data: str) -> None:
-        """Note what a process said. What is no such message changes nothing."""
+        """Store another process's announcement. Invalid messages are ignored."""
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             said = json.loads(data)
             name = str(said["process"])

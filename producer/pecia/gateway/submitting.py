@@ -1,4 +1,4 @@
-"""`POST /v1/jobs`: documents come in a form, or as URLs in JSON; their bytes are streamed, never held in memory."""
+"""`POST /v1/jobs`: takes documents in a form, or as URLs in JSON. Documents are streamed, never held in memory."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ _UPLOADED: Final = {
                     "format": "binary",
                     "contentMediaType": "application/octet-stream",
                 },
-                "description": "One document each.",
+                "description": "One document in each part.",
             },
             "request": {**_REF, "examples": [{"task": {"language": "en"}, "priority": "urgent"}]},
         },
@@ -61,12 +61,12 @@ _BODY: Final = {"required": True, "content": {_JSON: {"schema": _REF}, _FORM: _U
 _KEY: Final = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "The same key with the same tasks returns the jobs that are there. Of several tasks the n-th has "
-    "`KEY/n`, counted from 0.",
+    "description": "The same key with the same tasks returns the existing jobs. Of several tasks, the n-th has the key "
+    "`KEY/n`, from 0.",
     "schema": {"type": "string", "pattern": "^[!-~]+$", "minLength": 1, "maxLength": IDEMPOTENCY_KEY},
 }
 _ANSWERS: Final = documented(400, 409, 415) | {
-    200: {"model": Submitted, "description": "The idempotency keys name jobs that were there."}
+    200: {"model": Submitted, "description": "All jobs existed before, by their idempotency keys."}
 }
 
 
@@ -78,9 +78,9 @@ _ANSWERS: Final = documented(400, 409, 415) | {
     openapi_extra={"requestBody": _BODY, "parameters": [_KEY]},
 )
 async def submit(bearer: Submitter, request: Request, response: Response) -> Submitted:
-    """Submit one document or many: as `file` parts of a form, or as URLs that the fleet fetches.
+    """Submit one or more documents: as `file` parts of a form, or as URLs that the fleet fetches.
 
-    Answers once the jobs are safe. If some tasks are refused the others are accepted, and `refused` says why.
+    The answer follows once the jobs are stored. `refused` has the refused tasks with reasons; the others are accepted.
     """
     await bearer.check_load()
     async with bearers_of(request).spool.upload(bearer.limits, body_of(request)):
@@ -95,7 +95,7 @@ async def _submit_body(bearer: Submitter, request: Request, response: Response) 
         raise ProblemError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "media_type",
-            f"Documents come as {_FORM}, or by URL as {_JSON}.",
+            f"Send documents as {_FORM}, or their URLs as {_JSON}.",
             headers={"Accept-Post": f"{_JSON}, {_FORM}"},
         )
     async with aclosing(request.stream()) as stream:
@@ -107,7 +107,7 @@ async def _submit_body(bearer: Submitter, request: Request, response: Response) 
                 parts = await form.parse()
             except MultiPartException:
                 raise ProblemError(
-                    HTTPStatus.BAD_REQUEST, "form", "The form is damaged, or has too many parts."
+                    HTTPStatus.BAD_REQUEST, "form", "The form is malformed, or has too many parts."
                 ) from None
             files = [part for part in parts.getlist("file") if isinstance(part, UploadFile)]
             part = parts.get("request", "{}")
@@ -117,7 +117,7 @@ async def _submit_body(bearer: Submitter, request: Request, response: Response) 
                 raise ProblemError(
                     HTTPStatus.UNPROCESSABLE_ENTITY,
                     "form",
-                    "A form has `file` parts, each with a file name, and one `request`.",
+                    "A form must have `file` parts, each with a file name, and at most one `request`.",
                 )
             return await accept(bearer, request, response, _meant(options), files)
 
@@ -130,7 +130,7 @@ async def _submit_body(bearer: Submitter, request: Request, response: Response) 
     openapi_extra={"requestBody": _FORM_BODY, "parameters": [_KEY]},
 )
 async def upload(bearer: Submitter, request: Request, response: Response) -> Submitted:
-    """Submit the documents of a form, as at `/v1/jobs`: for clients whose operations take one media type."""
+    """Submit the documents of a form, as at `/v1/jobs`, for API clients that support one media type per operation."""
     return await submit(bearer, request, response)
 
 
@@ -158,7 +158,7 @@ async def _bounded(part: UploadFile) -> bytes:
 
 def _too_long() -> ProblemError:
     return ProblemError(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"JSON has at most {_MOST_JSON:,} bytes."
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"JSON may have at most {_MOST_JSON:,} bytes."
     )
 
 
@@ -169,7 +169,7 @@ async def accept(
     submission: Submission,
     files: Sequence[UploadFile],
 ) -> Submitted:
-    """Submit documents, as far as the key may. Raises `ProblemError`, `PeciaError` if none is accepted."""
+    """Submit documents within the key's limits. Raises `ProblemError`, or `PeciaError` if none is accepted."""
     tasks = list(tasks_of(submission, files))
     failures: dict[int, Any] = {}
     lanes = Counter(Lane(one.priority or submission.priority) for one in tasks)
@@ -193,7 +193,7 @@ async def accept(
 async def submit_tasks(
     client: AsyncClient, submission: Submission, tasks: Sequence[One[Any]], keys: Sequence[str] | None
 ) -> Sequence[AsyncJob[Any]]:
-    """Submit the tasks: one alone, several as a batch."""
+    """Submit a single task, or several as a batch."""
     options = {name: getattr(submission, name) for name in SubmitOptions.model_fields}
     if len(tasks) > 1 or submission.batch is not None:
         return await client.submit_many(tasks, batch=submission.batch, idempotency_keys=keys, **options)
@@ -206,9 +206,9 @@ async def submit_tasks(
 
 
 def tasks_of(submission: Submission, files: Sequence[UploadFile]) -> Iterator[One[Any]]:
-    """Yield the tasks with their documents; files alone are called by their names.
+    """Yield the tasks with their documents. Without `tasks`, documents get the names of their files as labels.
 
-    Raises `InvalidSourceError` if there are more of one than of the other.
+    Raises `InvalidSourceError` if the numbers of tasks and documents differ.
     """
     waiting = iter(files)
     for body in submission.tasks or [submission.task] * max(1, len(files) // _count(submission.task)):
@@ -216,7 +216,7 @@ def tasks_of(submission: Submission, files: Sequence[UploadFile]) -> Iterator[On
         source: Any = UrlRef(url=body.url) if body.url is not None else next(iter(taken), None)
         if source is None or 0 < len(taken) < _count(body):
             raise InvalidSourceError(
-                "There are more tasks than documents: each has a `url`, or a `file` of a form."
+                "The request has more tasks than documents: give each task a `url`, or a `file` of the form."
             )
         given = {name: getattr(body, name) for name in body.model_fields_set if name not in NO_OPTIONS}
         label = body.label if submission.tasks else body.label or getattr(source, "filename", None)
@@ -224,16 +224,16 @@ def tasks_of(submission: Submission, files: Sequence[UploadFile]) -> Iterator[On
         task: Task[Any] = _KINDS[body.kind](document, **given)
         yield One(task, metadata=body.metadata, priority=body.priority, label=label)
     if next(waiting, None) is not None:
-        raise InvalidSourceError("There are more files than tasks without a `url`.")
+        raise InvalidSourceError("The request has more files than tasks without a `url`.")
 
 
 def _count(body: Any) -> int:
-    """Return of how many files a task is made."""
+    """Return the number of files that a task takes."""
     return getattr(body, "files", 1)
 
 
 def _keys(request: Request, submission: Submission, count: int) -> list[str] | None:
-    """Return an idempotency key for each task. Raises `ProblemError` for an invalid key."""
+    """Return an idempotency key for each task, or None. Raises `ProblemError` for an invalid key."""
     shown = request.headers.get("idempotency-key")
     if shown is None and submission.idempotency_keys is None:
         return None
@@ -245,7 +245,7 @@ def _keys(request: Request, submission: Submission, count: int) -> list[str] | N
     assert keys is not None  # noqa: S101  one of them was given
     limit = IDEMPOTENCY_KEY + len(f"/{MOST_TASKS}")
     if len(keys) != count or any(not 0 < len(key) <= limit or not storable.is_storable(key) for key in keys):
-        raise _bad_key(f"Each task has one idempotency key, of 1 to {IDEMPOTENCY_KEY} characters.")
+        raise _bad_key(f"Each task needs one idempotency key, of 1 to {IDEMPOTENCY_KEY} characters.")
     return keys
 
 

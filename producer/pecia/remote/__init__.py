@@ -1,1 +1,1 @@
-"""A fleet behind a gateway: what takes the place of the three stores, for both kinds of client."""
+"""Access to a fleet behind a gateway. It replaces the three stores for both kinds of client."""

@@ -1,4 +1,4 @@
-"""Calls of a gateway, without I/O: requests, the meaning of answers, and retries."""
+"""Requests to a gateway, the meaning of its answers, and retries. No I/O."""
 
 import io
 import json
@@ -25,15 +25,15 @@ from pecia_schemas.settings import ClientSettings
 TRIES: Final = 4
 PAUSE_S: Final = 0.25
 AT_ONCE: Final = 500
-"""Jobs or parts in one answer."""
+"""Maximum number of jobs or parts in one answer."""
 IDS: Final = 150
-"""In one URL: a proxy takes some 8,000 characters."""
+"""Maximum number of ids in one URL: proxies accept some 8,000 characters."""
 FILES: Final = 100
 _BYTES: Final = 32 * 1024**2
-"""Where a request of many documents ends."""
+"""Maximum size of a request with several documents, in bytes."""
 _READ_S: Final = 120.0
 DRAWING: Final = httpx2.Timeout(1800, connect=10)
-"""Of results with pictures: they may have hundreds of pages."""
+"""Timeout for results with pictures, which may have hundreds of pages."""
 VIEW: Final = TypeAdapter(JobView)
 OUTCOMES: Final = TypeAdapter(list[records.PartOutcome])
 PAGES: Final = TypeAdapter(list[records.FoundPage])
@@ -61,11 +61,11 @@ _REFUSED: Final[Mapping[str, Callable[[Any], errors.PeciaError]]] = {
 }
 
 Documents = Sequence[tuple[Item, IO[bytes] | None]]
-"""Tasks with their documents, from the start; None for a document that the fleet fetches."""
+"""Tasks with their documents, positioned at the start; None for a document that the fleet fetches."""
 
 
 def pause(answer: httpx2.Response, job_id: UUID | None, accepted: str, *, is_last: bool) -> float | None:
-    """Return after how many seconds to ask again; None: it is answered. Raises what a problem stands for."""
+    """Return the seconds before the next try, or None for a final answer. Raises the error of a problem document."""
     media_type, after = answer.headers.get("content-type", ""), answer.headers.get("retry-after", "")
     if answer.is_success and (media_type.startswith(accepted) or not answer.content):
         return None
@@ -80,10 +80,10 @@ def pause(answer: httpx2.Response, job_id: UUID | None, accepted: str, *, is_las
 def error_of(
     said: dict[str, Any], status: int, job_id: UUID | None = None, wait: float = 0
 ) -> errors.PeciaError:
-    """Return the error that a problem stands for."""
+    """Return the error that a problem document describes."""
     code = said.get("code", "")
     detail = said.get(
-        "detail", f"No answer of a gateway ({status}): check its URL, and what stands before it."
+        "detail", f"The answer is not from a gateway ({status}): check its URL, and any proxy in front of it."
     )
     if job_id is not None and code in _OF_JOBS:
         return _OF_JOBS[code](job_id, said)
@@ -100,7 +100,7 @@ def error_of(
 
 
 def http_options(settings: ClientSettings) -> dict[str, Any]:
-    """Return how a gateway is called: its address, the key, and how long an answer may take."""
+    """Return the HTTP options for a gateway: its address, the key, and timeouts."""
     return {
         "base_url": settings.gateway_url.rstrip("/") + "/v1",
         "headers": {"Authorization": f"Bearer {settings.api_key.get_secret_value()}"},
@@ -119,15 +119,15 @@ class NotOffered:
 
 
 def not_offered(what: str) -> errors.AccessError:
-    """Return the error for calls that only operators have."""
+    """Return the error for a call that only operators have."""
     return errors.AccessError(
-        f"A gateway does not offer {what}: ask where the fleet's stores are.", "not_offered"
+        f"A gateway does not offer {what}: run it where the stores can be reached.", "not_offered"
     )
 
 
 @contextmanager
 def of_batch(reference: str) -> Iterator[None]:
-    """Raise `BatchNotFoundError` with the caller's own reference: the gateway's problem has only a sentence."""
+    """Raise `BatchNotFoundError` with the caller's reference; the gateway's problem has only a sentence."""
     try:
         yield
     except errors.BatchNotFoundError:
@@ -135,11 +135,11 @@ def of_batch(reference: str) -> Iterator[None]:
 
 
 def query_of(listing: records.Listing) -> dict[str, Any]:
-    """Return which jobs a listing means, as a gateway's query."""
+    """Return a listing as the query of a gateway."""
     metadata = listing.metadata or {}
     if any("=" in key for key in metadata):
         raise errors.InvalidOptionError(
-            "A gateway finds no jobs by a metadata key with an equals sign in it."
+            "A gateway cannot find jobs by a metadata key that contains an equals sign."
         )
     return {
         "state": list(listing.states),
@@ -155,7 +155,7 @@ def query_of(listing: records.Listing) -> dict[str, Any]:
 def opened(
     stack: ExitStack, items: Sequence[Item], options: Options
 ) -> tuple[list[tuple[Item, IO[bytes] | None]], list[Outcome]]:
-    """Return the first tasks with their documents, as many as a request takes, and which of them are refused here."""
+    """Return the first tasks that fit a request with their documents, and the tasks that are refused here."""
     documents: list[tuple[Item, IO[bytes] | None]] = []
     refused: list[Outcome] = []
     size = 0
@@ -178,7 +178,7 @@ def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | None:
     source = item.own.task.source
     if isinstance(source, PayloadRef):
         raise errors.InvalidSourceError(
-            "Through a gateway a document is sent, not named: submit the file itself."
+            "A gateway does not take references to stored documents: submit the file itself."
         )
     if isinstance(source, UrlRef):
         return None
@@ -189,7 +189,7 @@ def _opened(stack: ExitStack, item: Item, options: Options) -> IO[bytes] | None:
 
 
 def body_of(documents: Documents, options: Options) -> dict[str, Any]:
-    """Return a request of these tasks, as `httpx2` takes it."""
+    """Return a request for these tasks, as options of `httpx2`."""
     body = json.dumps(_request([item for item, _ in documents], options))
     files = [("file", (str(item.number), document)) for item, document in documents if document is not None]
     if files:
@@ -198,7 +198,7 @@ def body_of(documents: Documents, options: Options) -> dict[str, Any]:
 
 
 def queue_full(error: errors.AccessError, options: Options) -> errors.AccessError | errors.QueueFullError:
-    """Return the error of a submit that a gateway refused: a full queue's is temporary."""
+    """Return the error of a refused submit: a `QueueFullError` if it is temporary."""
     if error.retry_after is None:
         return error
     full = errors.QueueFullError(options.priority, 0, retry_after=error.retry_after)
@@ -207,7 +207,7 @@ def queue_full(error: errors.AccessError, options: Options) -> errors.AccessErro
 
 
 def outcomes_of(answer: Mapping[str, Any], documents: Documents) -> Iterator[Outcome]:
-    """Yield what became of each task of a request."""
+    """Yield the outcome of each task of a request."""
     for made in answer["jobs"]:
         view = VIEW.validate_python(made)
         yield documents[made["number"]][0].number, Accepted(view=view, created=made["created"], flow=view.id)

@@ -38,13 +38,13 @@ _SOONEST_S: Final = 0.05
 
 
 class Polling:
-    """When to look at some jobs again: soon at first, then at the client's polling interval."""
+    """Decides when to query jobs again: soon at first, then at the client's polling interval."""
 
     def __init__(self, poll_s: float, deadline: Deadline) -> None:
         self._pause, self._poll_s, self._deadline = _SOONEST_S, poll_s, deadline
 
     def wait(self) -> set[UUID]:
-        """Return when it is time to look at all of them."""
+        """Wait until the next query is due. Return an empty set, which stands for all jobs."""
         pause = self._deadline.within(min(self._pause, self._poll_s))
         self._pause *= 1.5
         sleep(pause)
@@ -52,10 +52,10 @@ class Polling:
 
 
 class RemoteConnections(Inheritable):
-    """What takes the place of `Connections`."""
+    """Counterpart of `Connections` for a gateway."""
 
     tenant: None = None
-    """The key says which."""
+    """None, because the key determines the tenant."""
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__()
@@ -72,12 +72,12 @@ class RemoteConnections(Inheritable):
         self.payloads = NotOffered("the payload store")
 
     def check_drawing(self, form: Format) -> None:
-        """Do nothing: the gateway draws."""
+        """Do nothing: the gateway renders."""
 
     def drawing(
         self, job_id: UUID, form: Format, *, quality: int, revision: int | None, document: int | None
     ) -> Callable[[Document, Path], None]:
-        """Return what writes a result with the pages' pictures, as the gateway drew it, to a file."""
+        """Return a function that writes the gateway's rendering of a result with pictures to a file."""
         from pecia.saving import write_bytes  # noqa: PLC0415  most callers write no files
 
         content = self.store.drawn(job_id, form, quality=quality, revision=revision, document=document)
@@ -85,11 +85,11 @@ class RemoteConnections(Inheritable):
 
     @property
     def bus(self) -> Self:
-        """Takes the place of Redis: waits look again by themselves."""
+        """This object in place of Redis: waits poll instead."""
         return self
 
     def prepared(self, items: Sequence[Item], options: Options) -> Callable[[], Outcomes]:
-        """Submit tasks, and return what returns their outcomes."""
+        """Submit tasks, and return a function that returns their outcomes."""
         outcomes: Outcomes = self.store.submit(items, options)
 
         def settled() -> Outcomes:
@@ -98,7 +98,7 @@ class RemoteConnections(Inheritable):
         return settled
 
     def announcements(self, _job_ids: Collection[UUID], deadline: Deadline) -> nullcontext[Polling]:
-        """Return when to look again."""
+        """Return the polling schedule of a wait."""
         return nullcontext(Polling(self.poll_s, deadline))
 
     def erase(self, job_ids: Sequence[UUID], reason: str | None) -> tuple[list[records.Erasure], list[UUID]]:
@@ -106,7 +106,7 @@ class RemoteConnections(Inheritable):
         return self.purging.erase(job_ids, reason), []
 
     def publish(self, *_: object) -> None:
-        """Do nothing: the gateway has handed them over."""
+        """Do nothing: the gateway has published the parts."""
 
     announce = publish
 

@@ -1,1 +1,1 @@
-"""Review: people see doubts beside the page's picture, and correct them."""
+"""Review: people check doubtful values beside the page's picture, and correct them."""

@@ -1,4 +1,4 @@
-"""Review, as the gateway of `pecia review` serves it: on loopback, behind a token in its address."""
+"""The review page: served by `pecia review` on loopback, behind a token in its address, and by the gateway."""
 
 import asyncio
 import hmac
@@ -36,19 +36,19 @@ _ASSETS: Final = {"/": "review.html", "/bundle": "bundle.html"} | {
 B = TypeVar("B", bound=BaseModel)
 
 _KEPT: Final = 6
-"""Pictures in memory: the browser asks for the next page's ahead."""
+"""Pictures in memory: the browser requests the next page's picture in advance."""
 _QUALITY: Final = 85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Pages to be reviewed: those of some jobs that are in doubt, or some drawn at random."""
+    """The pages of a review: doubtful pages of some jobs, or randomly drawn ones."""
 
     listing: Listing = field(default_factory=Listing)
     job_ids: tuple[UUID, ...] = ()
     limit: int = 500
     sample: int | None = None
-    """Draw so many."""
+    """Number of pages to draw, or None for doubtful pages."""
     seed: int = 0
 
 
@@ -63,7 +63,7 @@ def review_of(work: Work, token: str) -> Mount:
 
 
 class _Guarded:
-    """Answers 404 without the token, or under a host name that is not loopback, as a foreign page would use."""
+    """Answers 404 without the token, or for a host name that is not loopback, as another site's page would use."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -80,18 +80,18 @@ class _Guarded:
 
 
 class Desk:
-    """Answers the requests of a review: with a token of all jobs, with a key of its tenant's alone."""
+    """Answers the requests of a review: with a token for all jobs, with a key only for its tenant's jobs."""
 
     def __init__(self, work: Callable[[Request], Work]) -> None:
         self._work = work
         self._drawing = asyncio.Lock()  # one process that decodes at a time
         self._pictures: OrderedDict[tuple[UUID, int], tuple[str, bytes]] = OrderedDict()
         self._seen: dict[tuple[UUID, int], Page] = {}
-        """The page that was looked at last."""
+        """The last page that was read."""
 
     @property
     def routes(self) -> list[Route]:
-        """The routes, below any path that ends with a slash."""
+        """The routes, relative to a path that ends with a slash."""
         page = "/api/pages/{job:uuid}/{number:int}"
         return [
             Route("/api/pages", self.pages),
@@ -115,24 +115,24 @@ class Desk:
         return JSONResponse([page.model_dump(mode="json") for page in found])
 
     async def look(self, request: Request) -> Response:
-        """Answer with a page as it is now."""
+        """Answer with the current state of a page."""
         return JSONResponse(shown(await self._look(request)))
 
     async def _look(self, request: Request) -> Page:
-        """Return a page as it is now, noted in the audit trail."""
+        """Return the current state of a page; the audit trail records the access."""
         place = await _place(request)
         _, page = await _connections(request).reviews.look(*place)
         self._seen = {place: page}
         return page
 
     async def decide(self, request: Request) -> Response:
-        """Write what a person has decided about a page, and answer with the page."""
+        """Write a person's decision about a page, and answer with the page."""
         body = await _body(request, _Body)
         place = await _place(request)
         return JSONResponse(shown(await _connections(request).reviews.revise(*place, body.revision, body)))
 
     async def look_at_split(self, request: Request) -> Response:
-        """Answer with the documents of a bundle as they are now."""
+        """Answer with the current documents of a bundle."""
         job_id = await _job(request)
         split = await _connections(request).reviews.look_at_split(job_id)
         return JSONResponse(split.model_dump(mode="json"))
@@ -144,7 +144,7 @@ class Desk:
         return JSONResponse(split.model_dump(mode="json"))
 
     async def picture(self, request: Request) -> Response:
-        """Answer with a page's picture, with `?small` a thumbnail of it; 404 if it cannot be drawn."""
+        """Answer with a page's picture, or with `?small` a thumbnail; 404 if it cannot be rendered."""
         key, connections = await _place(request), _connections(request)
         async with self._drawing:
             if key not in self._pictures:
@@ -173,7 +173,7 @@ def _connections(request: Request) -> AsyncConnections:
 
 
 async def _body(request: Request, kind: type[B]) -> B:
-    """Return the body of a request that no form elsewhere is able to send."""
+    """Return the body of a request. Only application/json is accepted, which forms of other sites cannot send."""
     if request.headers.get("content-type") != "application/json":
         raise HTTPException(415)
     text = await request.body()
@@ -184,14 +184,14 @@ async def _body(request: Request, kind: type[B]) -> B:
 
 
 async def _job(request: Request) -> UUID:
-    """Return the job that is asked for. Raises `JobNotFoundError` if the key's tenant has no such job."""
+    """Return the job of the request. Raises `JobNotFoundError` if the key's tenant does not have it."""
     job_id: UUID = request.path_params["job"]
     await _check_owner(request, job_id)
     return job_id
 
 
 async def _place(request: Request) -> tuple[UUID, int]:
-    """Return the job and page that are asked for. Raises as `_job`."""
+    """Return the job and page of the request. Raises the errors of `_job`."""
     return await _job(request), request.path_params["number"]
 
 

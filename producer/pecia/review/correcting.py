@@ -1,4 +1,4 @@
-"""What a review makes of a page: pure. All else than what a person has changed stays as it was."""
+"""Applies a review's decision to a page, without I/O. All other content of the page stays unchanged."""
 
 import json
 from contextlib import suppress
@@ -13,7 +13,7 @@ from pecia_schemas.blocks import Block, BlockKind, Grounding, Line, Source, Stan
 from pecia_schemas.results import Correction, Page, Revision, Verdict
 
 _OF_DOUBTS: Final = (Verdict.REVIEW, Verdict.LOW_CONFIDENCE, Verdict.INCOMPLETE)
-"""Verdicts that are nothing more than the doubts."""
+"""Verdicts that only express doubts."""
 
 
 class Decision(BaseModel):
@@ -22,17 +22,17 @@ class Decision(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     target: str | None = None
-    """What is corrected, as `layout` names it."""
+    """Target of the correction, by its name in `layout`."""
     text: str = ""
-    """What it says; empty: it is not on the page."""
+    """The corrected text; empty if the page does not have it."""
     accepted: tuple[int, ...] = ()
-    """Doubts, by number, that are dropped, as the text is right."""
+    """Numbers of doubts to drop, because the text is right."""
     checked: bool = False
-    """The page was compared with its picture, every line."""
+    """Whether a person compared every line of the page with its picture."""
 
 
 def revised(page: Page, decision: Decision, *, number: int, by: str, at: datetime) -> Page:
-    """Return that revision of the page. Raises `InvalidOptionError` if the decision cannot be meant."""
+    """Return the new revision of the page. Raises `InvalidOptionError` for an invalid decision."""
     targets = [target.name if target else None for target in targets_of(page)]
     settled = {number for number in decision.accepted if number < len(targets)}
     accepted = len(settled)
@@ -65,7 +65,7 @@ def revised(page: Page, decision: Decision, *, number: int, by: str, at: datetim
 
 
 def _covers(one: str, other: str) -> bool:
-    """Return whether a correction of one target is also one of the other."""
+    """Return whether a correction of one target also covers the other."""
     if one == other:
         return True
     runs = [match for name in (one, other) if (match := TARGET.fullmatch(name)) and match["start"]]
@@ -91,7 +91,7 @@ def _corrected(page: Page, target: str, text: str) -> tuple[Page, Correction]:
             block, correction = changed
             blocks = (*page.blocks[:number], *([block] if block.text else []), *page.blocks[number + 1 :])
             return page.model_copy(update={"blocks": blocks}), correction
-    raise InvalidOptionError("That is not on the page as it is now: look at it again.")
+    raise InvalidOptionError("The page no longer has this target: load it again.")
 
 
 def _with_text(block: Block, run: range, text: str, place: str) -> tuple[Block, Correction]:
@@ -120,7 +120,7 @@ def _with_cell(block: Block, number: int, text: str, place: str) -> tuple[Block,
 
 
 def _relined(block: Block, run: range, text: str) -> tuple[Line, ...]:
-    """Return the lines with the text in place of these tokens: in the line of the first whose place is known."""
+    """Return the lines with the text in place of these tokens, in the line of the first token with a known place."""
     placed: dict[int, list[int]] = {}
     for token in tokens_of(block)[run.start : run.stop]:
         if token.line is not None:
@@ -156,17 +156,17 @@ def _respelled(line: Line, numbers: list[int], text: str) -> Line:
 
 
 def _spliced(text: str, start: int, end: int, new: str) -> str:
-    """Return the text with another one in that place; if it is empty, without the white space before it too."""
+    """Return the text with a piece replaced. An empty replacement also removes the white space before it."""
     before = text[:start] if new else text[:start].rstrip()
     after = text[end:] if new or before else text[end:].lstrip()
     return before + new + after
 
 
 def _with_more(page: Page, number: int, text: str) -> tuple[Page, Correction]:
-    """Add missed text, as a block of its own behind the block above it."""
+    """Add missed text as a separate block, after the block above it."""
     box = page.doubts[number].box
     if not text:
-        raise InvalidOptionError("Write what is missing, or accept that nothing is.")
+        raise InvalidOptionError("Write the missing text, or accept the doubt.")
     lines = () if box is None else tuple(Line(text=one, box=box) for one in text.splitlines() if one.strip())
     block = Block(kind=BlockKind.TEXT, box=box, text=text, lines=lines, source=Source.PERSON)
     above = []
@@ -195,7 +195,7 @@ def _with_field(page: Page, path: str, text: str) -> tuple[Page, Correction]:
 
 
 def _filled(value: Any, names: list[str], text: str | None) -> tuple[Any, Any]:
-    """Return the fields with the text in that place, and the former value; with None as they are."""
+    """Return the fields with the text at this path, and the former value. With None, return them unchanged."""
     if not names:
         if isinstance(value, dict | list):
             raise IndexError
@@ -213,7 +213,7 @@ def _filled(value: Any, names: list[str], text: str | None) -> tuple[Any, Any]:
 
 
 def _typed(text: str, *, like: Any) -> Any:
-    """Return the text as a value of the kind that stood there; nothing: null. Raises `InvalidOptionError`."""
+    """Return the text as a value of the former value's type, null for empty. Raises `InvalidOptionError`."""
     if not text:
         return None
     if isinstance(like, str) or like is None:
@@ -223,5 +223,5 @@ def _typed(text: str, *, like: Any) -> Any:
         if isinstance(value, bool) == isinstance(like, bool) and isinstance(value, bool | int | float):
             return value
     raise InvalidOptionError(
-        "That field is " + ("true or false." if isinstance(like, bool) else "a number, as in 12.5.")
+        "This field must be " + ("true or false." if isinstance(like, bool) else "a number, as in 12.5.")
     )

@@ -1,7 +1,7 @@
-"""A page as a person sees it beside its picture: what can be corrected, and the doubts on it.
+"""A page in a form for review: text that can be corrected, with its places, and the doubts.
 
-A target is what can be corrected: `b3t5-7` tokens of a block's text, `b3c2` a cell of its table, `f/total` a field, and
-`d4` what is missing where a doubt is. It names something of one revision of a page.
+A target is something that can be corrected: `b3t5-7` are tokens of a block's text, `b3c2` is a cell of its table,
+`f/total` a field, and `d4` missing text at the place of a doubt. Its name is valid for one revision of a page.
 """
 
 import json
@@ -25,22 +25,22 @@ _MISSING: Final = (DoubtReason.ONLY_WITNESS, DoubtReason.UNCOVERED)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of a block's text between white space, and where it stands in the block's lines."""
+    """A piece of a block's text between white space, with its place in the block's lines."""
 
     text: str
     start: int
     end: int
     line: int | None = None
-    """Which of the lines has it; None: its place is unknown."""
+    """Index of the line that has the token, or None if its place is unknown."""
     number: int = 0
-    """Which token of that line it is."""
+    """Index of the token in that line."""
     box: Box | None = None
     confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that a person may correct."""
+    """Something that a person can correct."""
 
     name: str
     text: str
@@ -48,7 +48,7 @@ class Target:
 
 
 def tokens_of(block: Block) -> list[Token]:
-    """Return the tokens of a block's text. Its lines have the same in the same order, but for those without a place."""
+    """Return the tokens of a block's text. Its lines have the same tokens in order, except those without a place."""
     found = [Token(match[0], *match.span()) for match in TOKEN.finditer(block.text)]
     texts = [token.text for token in found]
     end = 0
@@ -69,9 +69,9 @@ def tokens_of(block: Block) -> list[Token]:
 
 
 def _places(texts: Sequence[str], line: Sequence[str], start: int) -> Iterator[tuple[int, int]]:
-    """Yield where in the text the tokens of a line stand, from `start` on: together, or the rest of them nearby."""
+    """Yield the places of a line's tokens in the text after `start`: adjacent, or each of them nearby."""
     first = start
-    with suppress(ValueError):  # the line does not begin there any more
+    with suppress(ValueError):  # the text lacks the line's first token
         while line:
             first = texts.index(line[0], first)
             if texts[first : first + len(line)] == line:
@@ -79,13 +79,13 @@ def _places(texts: Sequence[str], line: Sequence[str], start: int) -> Iterator[t
                 return
             first += 1
     for own, text in enumerate(line):
-        with suppress(ValueError):  # written otherwise, as a word that was parted at the end of the line
+        with suppress(ValueError):  # spelled differently, such as a word hyphenated at the line's end
             start = texts.index(text, start, start + 2 * len(line)) + 1
             yield start - 1, own
 
 
 def words_of(line: Line) -> list[int | None]:
-    """Return, for each token of a line's text, which of the line's words it is; None: its place is unknown."""
+    """Return, for each token of a line's text, the index of its word in the line, or None if unknown."""
     tokens = line.text.split()
     found: list[int | None] = [None] * len(tokens)
     at = 0
@@ -100,14 +100,14 @@ def words_of(line: Line) -> list[int | None]:
 
 
 def cell_tokens(block: Block, cell: int) -> range:
-    """Return which tokens of a table's text are those of a cell."""
+    """Return the range of a cell's tokens in a table's text."""
     assert block.table is not None  # noqa: S101  it has cells
     lengths = [len(one.text.split()) for one in block.table.cells]
     return range(sum(lengths[:cell]), sum(lengths[: cell + 1]))
 
 
 def cell_box(block: Block, tokens: Sequence[Token], cell: int) -> Box | None:
-    """Return where a cell stands, if only by its words."""
+    """Return the box of a cell, or one around its words."""
     assert block.table is not None  # noqa: S101  as above
     own = block.table.cells[cell].box
     run = cell_tokens(block, cell)
@@ -115,7 +115,7 @@ def cell_box(block: Block, tokens: Sequence[Token], cell: int) -> Box | None:
 
 
 def tokens_under(page: Page, target: str) -> tuple[int, range] | None:
-    """Return the block and which of its tokens a target names; None for a field, and for missing text."""
+    """Return the block and the range of its tokens that a target names; None for a field or missing text."""
     named = TARGET.fullmatch(target)
     if named is None or named["block"] is None:
         return None
@@ -126,7 +126,7 @@ def tokens_under(page: Page, target: str) -> tuple[int, range] | None:
 
 
 def leaves_of(fields: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each leaf of a page's fields with the JSON pointer to it."""
+    """Yield each leaf of a page's fields with its JSON pointer."""
     if isinstance(fields, dict | list):
         for name, value in fields.items() if isinstance(fields, dict) else enumerate(fields):
             yield from leaves_of(value, pointer(path, name))
@@ -204,14 +204,14 @@ def _box(box: Box | None) -> list[int] | None:
 
 
 def written(value: Any) -> str:
-    """Return a field's value as it is shown and typed; nothing for null."""
+    """Return a field's value as text for display and input; empty for null."""
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def targets_of(page: Page) -> list[Target | None]:
-    """Return what each doubt of a page is about; None: nothing that can be corrected.
+    """Return the target of each doubt of a page, or None if the doubt has nothing to correct.
 
-    The last doubts are those on the fields that no witness confirms, in the order of the fields.
+    The last doubts concern fields that no witness confirms, in the order of the fields.
     """
     unsure = [leaf for leaf in page.grounding if leaf.standing in _UNSURE]
     texts = max(len(page.doubts) - len(unsure), 0)
@@ -234,7 +234,7 @@ def targets_of(page: Page) -> list[Target | None]:
 def _candidates(
     blocks: Sequence[Block], tokens_of_blocks: Sequence[Sequence[Token]], needle: str
 ) -> Iterator[Target]:
-    """Yield where a text stands, spaces aside: several places may have the same."""
+    """Yield all places of a text, ignoring spaces."""
     for number, (block, tokens) in enumerate(zip(blocks, tokens_of_blocks, strict=True)):
         for place, cell in enumerate(block.table.cells if block.table else ()):
             if needle in "".join(cell.text.split()):
@@ -247,7 +247,7 @@ def _candidates(
 
 
 def _fit(one: Target, doubt: Doubt) -> int:
-    """Return how well a place fits that of a doubt: 0 if both are known and do not meet."""
+    """Return how well a place fits a doubt's place: 0 if both are known and do not overlap."""
     if not doubt.box or not one.box:
         return 1 + (doubt.box is one.box)
     across = min(doubt.box.right, one.box.right) - max(doubt.box.left, one.box.left)
@@ -256,7 +256,7 @@ def _fit(one: Target, doubt: Doubt) -> int:
 
 
 def _windows(texts: Sequence[str], needle: str) -> Iterator[tuple[int, int]]:
-    """Yield each shortest run of texts in which the needle stands, spaces aside."""
+    """Yield each shortest run of texts that contains the needle, ignoring spaces."""
     for start, first in enumerate(texts):
         joined = ""
         for end in range(start, len(texts)):

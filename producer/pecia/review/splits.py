@@ -1,7 +1,7 @@
-"""What a correction makes of a bundle's documents: pure. Two patients' pages come together only by a recorded decision.
+"""Corrections of a bundle's split, without I/O. Only a recorded decision can combine pages of two patients.
 
-Whom a page names was settled when the bundle was split (`SplitPage.patients`), or by a decision since, which the
-result records. Pages that name two patients are one document only in conflict, or by such a decision.
+The patients that a page names are fixed when the bundle is split (`SplitPage.patients`), or by a later decision, which
+the result records. Pages that name two patients form one document only in conflict, or by such a decision.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -32,9 +32,9 @@ from pecia_schemas.identities import claim_of, name_parts, only_same
 
 
 def corrected(split: Split, change: SplitChange, *, number: int, by: str, at: datetime) -> Split:
-    """Return that revision of the split.
+    """Return the new revision of the split.
 
-    Raises `InvalidOptionError` if the change cannot be meant, `IdentityConflictError` if it needs `same_patient`.
+    Raises `InvalidOptionError` for an invalid change, `IdentityConflictError` if the change needs `same_patient`.
     """
     draft = _Draft(split, change, by, at)
     draft.apply()
@@ -62,10 +62,10 @@ class _Draft:
         self._expected = split.expected
         self._decisions = list(split.decisions)
         self._settled: set[int] = set()
-        """Pages of which a person has said to which document they belong."""
+        """Pages for which a person has decided the document."""
 
     def apply(self) -> None:
-        """Do what the change says."""
+        """Apply the change."""
         {
             SplitAction.CUT: self._cut,
             SplitAction.JOIN: self._join,
@@ -79,7 +79,7 @@ class _Draft:
         part = self._part_with(self._change.page)
         page = self._change.page or 0
         if part.pages[0] == page:
-            raise InvalidOptionError(f"A document begins at page {page} already.")
+            raise InvalidOptionError(f"A document already begins at page {page}.")
         behind = [each for each in part.pages if each >= page]
         part.pages, part.touched = [each for each in part.pages if each < page], True
         fresh = _Part(_first_seen(self._signs[page]), behind, touched=True)
@@ -90,7 +90,7 @@ class _Draft:
         part = self._part_with(self._change.page)
         place = self._parts.index(part)
         if place == 0 or part.pages[0] != self._change.page:
-            raise InvalidOptionError("Name the first page of a document behind the first.")
+            raise InvalidOptionError("Name the first page of the second or a later document.")
         before = self._parts[place - 1]
         self._guard(before, [before, part])
         self._parts.remove(part)
@@ -104,7 +104,7 @@ class _Draft:
         else:
             origin = self._part_with(page)
             if origin is to:
-                raise InvalidOptionError(f"Page {page} is of that document already.")
+                raise InvalidOptionError(f"Page {page} already belongs to that document.")
             self._guard(to, [to, _Part(origin.was, [page])])
             origin.pages.remove(page)
             origin.touched = True
@@ -126,13 +126,13 @@ class _Draft:
         if change.identity is not None:
             patient = self._typed(change.identity)
         elif not 1 <= (patient := change.patient or 0) <= len(self._patients):
-            raise InvalidOptionError(f"There is no patient {patient} in this bundle.")
+            raise InvalidOptionError(f"This bundle has no patient {patient}.")
         if self._named(part.pages) - {patient} or part.was.has_conflict:
             self._demand_decision()
         self._decide(part, patient)
 
     def _typed(self, identity: Subject) -> int:
-        """Return the number of a patient who was typed in: of the only one who is surely the same, or a new one."""
+        """Return the number of a typed patient: of the only known one who is surely the same, or of a new one."""
         typed = claim_of(identity)
         if not (name_parts(typed.name) or typed.births or typed.numbers or typed.policies):
             raise InvalidOptionError("Give a name, a date of birth or a number of the patient.")
@@ -148,7 +148,7 @@ class _Draft:
         self._settled |= {*part.pages, *(after.pages[0] for after in following)}
 
     def _accepted_owner(self, part: _Part) -> int | None:
-        """Return whose an accepted document is: the expected patient's, if there is one."""
+        """Return the patient of an accepted document: the expected one, if any."""
         owner = self._owner(part)
         if self._expected is None or owner in self._expected:
             return owner
@@ -159,7 +159,7 @@ class _Draft:
         return accepted
 
     def _guard(self, into: _Part, sources: Sequence[_Part]) -> None:
-        """Refuse to put these together if they name several patients, unless a person decides that it is one."""
+        """Raise unless the pages name at most one patient, or the change states that they are the same patient."""
         pages = list(chain.from_iterable(source.pages for source in sources))
         named = self._named(pages)
         if len(named) < 2 or any(named <= self._named(source.pages) for source in sources):  # noqa: PLR2004
@@ -170,12 +170,12 @@ class _Draft:
     def _demand_decision(self) -> None:
         if not self._change.same_patient:
             raise IdentityConflictError(
-                "These pages name different patients, or may be of another than the expected one: if they are of one "
-                "patient all the same, decide so explicitly (`same_patient`)."
+                "These pages name different patients, or may not belong to the expected one: if they do belong to one "
+                "patient, confirm that explicitly (`same_patient`)."
             )
 
     def _decide(self, part: _Part, patient: int | None) -> None:
-        """Note that a person says whose these pages are."""
+        """Record a person's decision about the patient of these pages."""
         patients = (patient,) if patient else ()
         for page in part.pages:
             self._signs[page] = self._signs[page].model_copy(update={"patients": patients})
@@ -191,7 +191,7 @@ class _Draft:
         )
 
     def finished(self) -> Split:
-        """Return the documents as they are now, with the doubts that are left."""
+        """Return the current documents, with the remaining doubts."""
         doubts = [doubt for part in self._split.documents for doubt in part.doubts]
         unsure = _pages_of(doubts, BundleDoubtReason.CUT) - self._settled
         astray = {
@@ -219,7 +219,7 @@ class _Draft:
         )
 
     def _remade(self, part: _Part, astray: Collection[int]) -> DocumentPart:
-        """Return a document whose pages or patient are others now."""
+        """Return a document after its pages or patient have changed."""
         named, owner, was = self._named(part.pages), self._owner(part), part.was
         conflict = {page for page in part.pages if {*self._signs[page].patients} - {owner}}
         if self._expected is not None and (not named or named - {*self._expected}):
@@ -246,7 +246,7 @@ class _Draft:
         return {patient for page in pages for patient in self._signs[page].patients}
 
     def _owner(self, part: _Part) -> int | None:
-        """Return the patient whom most pages of a document name, the first of several."""
+        """Return the patient that most pages of a document name, the first of several."""
         named = [patient for page in part.pages for patient in self._signs[page].patients]
         return max(named, key=named.count, default=None)
 
@@ -258,17 +258,17 @@ class _Draft:
         for part in self._parts:
             if page in part.pages:
                 return part
-        raise InvalidOptionError(f"Page {page} is in no document of this bundle.")
+        raise InvalidOptionError(f"No document of this bundle has page {page}.")
 
     def _part_numbered(self) -> _Part:
         number = self._change.document or 0
         if not 1 <= number <= len(self._parts):
-            raise InvalidOptionError(f"There is no document {number} in this bundle.")
+            raise InvalidOptionError(f"This bundle has no document {number}.")
         return self._parts[number - 1]
 
 
 def _first_seen(page: SplitPage) -> DocumentPart:
-    """Return the document that begins at a page, as far as that page tells."""
+    """Return the document that begins at a page, with the signs of that page only."""
     doubt = BundleDoubt(reason=BundleDoubtReason.KIND, pages=(page.number,))
     is_sure = page.kind is DocumentKind.OTHER or page.kind_probability >= SURE_KIND
     return DocumentPart(

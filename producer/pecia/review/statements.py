@@ -1,4 +1,4 @@
-"""Every SQL statement of a review: the pages to look at, and the decisions."""
+"""SQL of reviews: queries of the pages to review, and writes of decisions."""
 
 from collections.abc import Collection
 from typing import Any, TypeVar
@@ -47,7 +47,7 @@ _DOUBTFUL = f"""
 _ALL = f"""
     SELECT {_COLUMNS} {_READ} ORDER BY job_id DESC, stage DESC, ordinal LIMIT :limit
 """
-# At random, and the same whenever it is drawn: by a hash of the page and the seed.
+# Random order by a hash of the page and the seed, so that a seed always draws the same pages.
 _SAMPLE = f"""
     SELECT {_COLUMNS} {_READ} AND stage = 'read' AND (NOT CAST(:reviewed AS bool) OR revised.checked)
     ORDER BY sha256(convert_to(CAST(:seed AS text) || parts.id, 'UTF8')) LIMIT :limit
@@ -79,36 +79,36 @@ _WRITE = f"""
 
 
 class ReviewPage(BaseModel):
-    """A page that was read, or the documents of a bundle, as a list has it."""
+    """A page that was read, or a bundle's split, in a list of pages to review."""
 
     model_config = ConfigDict(defer_build=True, frozen=True)
 
     job_id: UUID
     stage: Stage
-    """`split`: the documents of a bundle."""
+    """`split` for the documents of a bundle."""
     number: int
-    """Counted from 1, as in the document."""
+    """Number of the page, from 1."""
     verdict: Verdict | None
     doubts: int | None
-    """Of a bundle: documents in conflict. None: it was read by a version that did not count them."""
+    """For a bundle, the number of documents in conflict. None if an earlier version read it, which did not count."""
     document_type: str | None
     metadata: dict[str, str]
     revision: int
-    """Its last; 0: it is as it was read."""
+    """Number of the last revision; 0 if never revised."""
     checked: bool
-    """Whether a person has compared the whole page with its picture."""
+    """Whether a person has compared the complete page with its picture."""
     label: str | None
-    """What its document is called."""
+    """Label of the document."""
 
 
 class Reviews(store.Statements[store.D_co]):
-    """What a client sees of pages to be reviewed, and writes of them."""
+    """Reads and writes of a client for reviews."""
 
     @store.transaction
     def doubtful(
         self, connection: store.Connection, listing: Listing, job_ids: Collection[UUID], limit: int
     ) -> list[ReviewPage]:
-        """Return what a person should look at: bundles in conflict, then the most doubtful; of named jobs all."""
+        """Return the pages to review: bundles in conflict, then the most doubtful; of named jobs, all pages."""
         if job_ids:
             return _pages(connection, self._keys, _ALL, listing, job_ids, limit=limit)
         return _pages(
@@ -126,14 +126,14 @@ class Reviews(store.Statements[store.D_co]):
         *,
         reviewed: bool,
     ) -> list[ReviewPage]:
-        """Return pages drawn at random, the same for the same seed; `reviewed`: of those that were checked whole."""
+        """Return random pages, the same for the same seed; with `reviewed`, only completely checked ones."""
         return _pages(
             connection, self._keys, _SAMPLE, listing, job_ids, limit=size, seed=str(seed), reviewed=reviewed
         )
 
     @store.transaction
     def look(self, connection: store.Connection, job_id: UUID, number: int) -> tuple[Page, Page]:
-        """Return a page as it was read and as it is now, and note who has seen it. Raises as `revise`."""
+        """Return a page as read and in its current state, and record the access. Raises the errors of `revise`."""
         row, keys, now = self._read(connection, job_id, Page, number)
         original = Page.model_validate(keys.unseal(row.original, row.id)) if row.revision else now
         store.note_read(connection, job_id, client=self._client, what=AuditAction.PAGES)
@@ -141,7 +141,7 @@ class Reviews(store.Statements[store.D_co]):
 
     @store.transaction
     def look_at_split(self, connection: store.Connection, job_id: UUID) -> Split:
-        """Return the documents of a bundle as they are now, and note who has seen them. Raises as `correct`."""
+        """Return the current split of a bundle, and record the access. Raises the errors of `correct`."""
         _, _, split = self._read(connection, job_id, Split)
         store.note_read(connection, job_id, client=self._client, what=AuditAction.PAGES)
         return split
@@ -149,12 +149,12 @@ class Reviews(store.Statements[store.D_co]):
     def _read(
         self, connection: store.Connection, job_id: UUID, kind: type[R], number: int | None = None
     ) -> tuple[Any, Keyring, R]:
-        """Return a page, or the split, as it is now, with its row and keys."""
+        """Return the current page or split, with its row and keys."""
         stage = Stage.READ if kind is Page else Stage.SPLIT
         values = {"job_id": job_id, "stage": stage, "ordinal": None if number is None else number - 1}
         row = connection.execute(_NOW, values).first()
         if row is None and number is None:
-            raise InvalidOptionError(f"Job {job_id} is no bundle that was split.")
+            raise InvalidOptionError(f"Job {job_id} has no split: it is not a bundle, or has not ended.")
         if row is None:
             raise JobNotFoundError(job_id)
         try:
@@ -165,7 +165,7 @@ class Reviews(store.Statements[store.D_co]):
             )
             return row, keys, kind.model_validate(content)
         except DecryptionError as error:
-            raise InvalidSettingError(f"A result cannot be read. {error}") from None
+            raise InvalidSettingError(f"The result cannot be read. {error}") from None
 
     @store.unrepeatable
     def revise(
@@ -173,8 +173,8 @@ class Reviews(store.Statements[store.D_co]):
     ) -> Page:
         """Write a revision of a page, announce it, and return the page.
 
-        Raises `StaleReviewError` if the page is not the one that was `seen`, by its revision, `JobErasedError`,
-        `JobNotFoundError` or `InvalidOptionError`.
+        `seen` is the revision that the person reviewed. Raises `StaleReviewError` if the page has another,
+        `JobErasedError`, `JobNotFoundError` or `InvalidOptionError`.
         """
         self._lock(connection, job_id)
         row, keys, page = self._read(connection, job_id, Page, number)
@@ -189,9 +189,10 @@ class Reviews(store.Statements[store.D_co]):
     def correct(
         self, connection: store.Connection, job_id: UUID, change: SplitChange, seen: int | None
     ) -> Split:
-        """Write a revision of a bundle's split, announce it and the documents that it makes ready, and return it.
+        """Write a revision of a bundle's split, announce it and the documents that become ready, and return the split.
 
-        `seen` is the revision that was looked at; None: any. Raises as `revise`, and `IdentityConflictError`.
+        `seen` is the revision that the person reviewed; None accepts any. Raises the errors of `revise`, and
+        `IdentityConflictError`.
         """
         self._lock(connection, job_id)
         row, keys, before = self._read(connection, job_id, Split)
@@ -221,7 +222,7 @@ class Reviews(store.Statements[store.D_co]):
 
 
 def _check_seen(job_id: UUID, now: Page | Split, seen: int) -> None:
-    """Raise `StaleReviewError` if it has another revision than the one that was looked at."""
+    """Raise `StaleReviewError` if the current revision is not the one that the person reviewed."""
     if seen != (now.revision.number if now.revision else 0):
         raise StaleReviewError(job_id)
 

@@ -1,4 +1,4 @@
-"""Pecia for your own tests: a fleet in memory, behind real clients.
+"""Pecia for your own tests: a fleet in memory, used through real clients.
 
 with FakeFleet() as fleet:
     fleet.answers(ReadDocument, text="Amoxicillin 500 mg")

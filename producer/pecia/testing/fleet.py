@@ -1,6 +1,6 @@
-"""The fake fleet: what a test says to it, what it lets the test see, and what its clients hold in place of servers."""
+"""The fake fleet: its controls for tests, and the connections of its clients in place of servers."""
 
-# ruff: noqa: SLF001  a fleet and the connections to it are one thing
+# ruff: noqa: SLF001  the connections use the fleet's internals
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _POLL_S = 0.02
 
 
 class NotFakedError(NotImplementedError):
-    """A fake fleet does not offer this call: a real one does."""
+    """A fake fleet does not offer this call; a real fleet does."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -56,11 +56,11 @@ class NotFakedError(NotImplementedError):
 class FakeFleet:
     """A complete fleet in memory, for the tests of Pecia's users: no servers, no files, no waiting.
 
-    Its clients are real ones. What they submit runs at once, and ends as `answers` and `fails` said; what neither said
-    anything about is read as one page, or captioned as one segment. With `held`, nothing moves until the test says so.
+    Its clients are real clients. Submitted jobs run at once, and end as set by `answers` and `fails`; by default, a
+    document has one page and a video one segment. With `held`, nothing runs until the test calls `start` or `step`.
 
-    What it does not have (purges, reports, reviews, registered endpoints) raises `NotFakedError`. After the
-    `with` block every call of its clients raises `DatabaseUnavailableError`.
+    Calls without a fake (purges, reports, reviews, registered endpoints) raise `NotFakedError`. After the `with` block
+    every call of its clients raises `DatabaseUnavailableError`.
     """
 
     def __init__(self, *, held: bool = False) -> None:
@@ -76,16 +76,16 @@ class FakeFleet:
         self._documents = MemoryStore()
         self._is_answering = False
         self.webhook_secret = new_secret()
-        """What the callbacks to jobs' own webhooks are signed with."""
+        """Secret that signs callbacks to jobs' own webhooks."""
 
     def client(self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None) -> Client:
-        """Return a client of this fleet; `name` and `max_backlog` are `PECIA_CLIENT_NAME` and `PECIA_MAX_BACKLOG`."""
+        """Return a client of this fleet; the arguments stand for `PECIA_CLIENT_NAME` and `PECIA_MAX_BACKLOG`."""
         return _faked(Client, _Connections(self, name, max_backlog))
 
     def async_client(
         self, name: str = "test", *, max_backlog: Mapping[Lane, int] | None = None
     ) -> AsyncClient:
-        """Return a client for asyncio of this fleet, as `client` does."""
+        """Return a client for asyncio; otherwise as `client`."""
         return _faked(AsyncClient, _AsyncConnections(self, name, max_backlog))
 
     def answers(
@@ -100,23 +100,24 @@ class FakeFleet:
         fields: Mapping[str, Any] | None = None,
         times: int | None = None,
     ) -> None:
-        """Set how tasks of a type end from now on; the last setting applies, to so many jobs if `times` is given.
+        """Set the outcome of tasks of a type from now on. The last setting applies; with `times`, to so many jobs.
 
-        One of: `text` of the only page or segment; `pages` or `segments`, each a text, a `Page` or `Segment`, or a
-        `FailureCode`; or an `answer`: all that, a `Document` or `Captions`, or a function that returns one and is
-        given the task, its source being the document's bytes. `fields` fill every page of a task that asks for some.
+        Pass exactly one of: `text` of the only page or segment; `pages` or `segments`, each a text, a `Page` or
+        `Segment`, or a `FailureCode`; or an `answer`: any of these, a `Document` or `Captions`, or a function that
+        returns one of them. The function gets the task, whose source is the document's bytes. `fields` fill each page
+        if requested.
         """
         given = [one for one in (answer, text, pages, segments) if one is not None]
         if len(given) != 1:
-            raise TypeError("answers takes one of: an answer, text, pages or segments.")
+            raise TypeError("answers takes exactly one of: answer, text, pages or segments.")
         self._rules.append(Rule(task=task, answer=given[0], summary=summary, fields=fields, left=times))
 
     def fails(self, task: type[Task[Any]], why: FailureCode | Failure, *, times: int | None = None) -> None:
-        """Say that tasks of a type fail from now on, as after the last attempt; `times` is as above."""
+        """Make tasks of a type fail from now on, as after the last attempt; with `times`, only so many jobs."""
         self._rules.append(Rule(task=task, answer=why, left=times))
 
     def hold(self) -> None:
-        """Let nothing more move by itself."""
+        """Run nothing more automatically."""
         self._held = True
 
     def release(self) -> None:
@@ -125,18 +126,18 @@ class FakeFleet:
         self._settle()
 
     def start(self, job: JobHandle[Any] | UUID) -> bool:
-        """Begin the next part of a job, which then runs until it is ended; False if none can begin."""
+        """Begin the next part of a job, which then runs until it is ended. Return False if no part can begin."""
         with self._lock:
             return self._begin(job if isinstance(job, UUID) else job.id) is not None
 
     def step(self, job: JobHandle[Any] | UUID | None = None) -> bool:
-        """End one part, of this job or of the first in line; False if none could run."""
+        """End one part, of this job or of the first in line. Return False if no part can run."""
         job_id = job if job is None or isinstance(job, UUID) else job.id
         with self._lock:
             if found := self._first(PartState.RUNNING, job_id) or self._begin(job_id):
                 moved, part = found
                 if moved.script is None:
-                    self._is_answering = True  # an answer may use a client, and nothing moves meanwhile
+                    self._is_answering = True  # an answer may use a client; nothing else runs meanwhile
                     try:
                         moved.script = script_of(self._rules, moved.submitted.task)
                     finally:
@@ -145,14 +146,14 @@ class FakeFleet:
             return found is not None
 
     def finish(self, job: JobHandle[Any] | UUID | None = None) -> None:
-        """End all parts, of this job or of all, that could run."""
+        """End all parts that can run, of this job or of all jobs."""
         while self.step(job):
             pass
 
     def advance(self, by: timedelta) -> None:
-        """Let time pass: everything grows older by it, and work that is due by then runs.
+        """Advance the time: all jobs age by this duration, and work that becomes due runs.
 
-        Moments that were read before do not move with it, and neither does the machine's clock.
+        Times that were read before do not change, and neither does the machine's clock.
         """
         with self._lock:
             for job in self._jobs.values():
@@ -161,14 +162,14 @@ class FakeFleet:
 
     @contextmanager
     def outage(self, service: Service) -> Iterator[None]:
-        """Take a service away for as long as the block runs.
+        """Make a service unavailable during the block.
 
         Without `postgres` every call raises `DatabaseUnavailableError`; without `payloads` every submit raises
         `PayloadStoreUnavailableError`; without `redis` jobs are accepted and wait; without `workers` they wait, and
-        `Job.hint` says for whom.
+        `Job.hint` names the missing worker.
         """
         if service not in get_args(Service):
-            raise ValueError(f"An outage is one of {', '.join(get_args(Service))}.")
+            raise ValueError(f"An outage must be one of {', '.join(get_args(Service))}.")
         self._away[service] += 1
         try:
             yield
@@ -178,7 +179,7 @@ class FakeFleet:
 
     @property
     def submitted(self) -> list[Submitted]:
-        """What was submitted, in order, without what an idempotency key named before."""
+        """Submitted tasks, in order, without repetitions by an idempotency key."""
         return [job.submitted for job in list(self._jobs.values())]
 
     @property
@@ -194,7 +195,7 @@ class FakeFleet:
         self._away["postgres"] = 1
 
     def _settle(self) -> None:
-        """End jobs whose time is over, and run the parts that are due, unless they are held or no worker is there."""
+        """Expire jobs, and run the due parts, unless they are held or no worker is available."""
         with self._lock:
             if self._is_answering or self._away["postgres"]:
                 return
@@ -206,26 +207,26 @@ class FakeFleet:
                     pass
 
     def _in_line(self) -> list[FakeJob]:
-        """Return the jobs that are not over in the order in which they run."""
+        """Return the jobs that have not ended, in the order in which they run."""
         unfinished = (job for job in self._unfinished if not job.is_over)
         self._unfinished = sorted(unfinished, key=lambda job: job.submitted.priority.rank)
         return self._unfinished
 
     def _first(self, state: PartState, job_id: UUID | None) -> tuple[FakeJob, FakePart] | None:
-        """Return the first part in this state whose time has come, of this job or of any."""
+        """Return the first due part in this state, of this job or of any."""
         jobs = self._in_line() if job_id is None else [self._jobs[job_id]] if job_id in self._jobs else []
         parts = ((job, part) for job in jobs for part in job.open)
         return next((found for found in parts if found[1].state is state and found[1].run_at <= now()), None)
 
     def _begin(self, job_id: UUID | None) -> tuple[FakeJob, FakePart] | None:
-        """Begin the first part that is due and return it; None if there is none."""
+        """Begin the first due part and return it, or None without one."""
         if found := self._first(PartState.QUEUED, job_id):
             job, part = found
             job.begin(part)
         return found
 
     def _transaction(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
-        """Return the result of the work; due work runs before and after it."""
+        """Return the result of `work`; due parts run before and after it."""
         with self._lock:
             if self._away["postgres"]:
                 raise errors.DatabaseUnavailableError("Postgres does not answer: the test took it away.")
@@ -243,14 +244,14 @@ class FakeFleet:
 
 
 def _faked(kind: type[C], connections: Any) -> C:
-    """Return a client as of a gateway, which needs no settings of stores, that has these connections in its place."""
+    """Return a client with these connections. It is set up like one of a gateway, which needs no store settings."""
     client = kind("https://fake", api_key="fake", settings=ClientSettings.model_construct())
     client._connect = lambda: connections  # type: ignore[method-assign]
     return client
 
 
 class _Store:
-    """What `pecia.store.Store` and `pecia.transitions.Transitions` are of a real fleet, so far as it goes."""
+    """Counterpart of `pecia.store.Store` and `pecia.transitions.Transitions`, with a part of their methods."""
 
     def __init__(self, fleet: FakeFleet, client: str) -> None:
         self._fleet, self._jobs, self._actor = fleet, fleet._jobs, f"client:{client}"
@@ -318,7 +319,7 @@ class _Store:
 
     def outcomes(
         self, job_id: UUID, skip: Container[int] | None = None, limit: int | None = None, **_: Any
-    ) -> list[PartOutcome]:  # the others are of audits and reviews
+    ) -> list[PartOutcome]:  # other options concern audits and reviews
         return [
             PartOutcome(
                 stage=part.stage,
@@ -374,11 +375,11 @@ class _Store:
 
 class _Backlog(waiting.Backlog):
     def is_stale(self, lane: Lane) -> bool:
-        return self.limit(lane) is not None  # counting costs nothing here
+        return self.limit(lane) is not None  # counting is cheap here
 
 
 class _Connections:
-    """What a client holds, as behind a gateway: nothing is opened, nothing is published."""
+    """Connections of a client, as for a gateway: nothing is opened or published."""
 
     are_inherited, tenant = False, None
     _news: type[Polling | AsyncPolling] = Polling
@@ -396,7 +397,7 @@ class _Connections:
         self.announce = self.publish = self.close = self.called(lambda *_: None)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return a statement, which is one transaction. What only a real fleet has raises `NotFakedError`."""
+        """Return a statement as one transaction. A statement without a fake raises `NotFakedError`."""
         if (statement := getattr(self._statements, name, None)) is None:
             raise NotFakedError
         return self.called(partial(self._transaction, statement))
@@ -407,7 +408,7 @@ class _Connections:
 
 
 class _AsyncConnections(_Connections):
-    """The same on asyncio; nothing of it takes time."""
+    """Counterpart for asyncio. Nothing in it waits."""
 
     _news = AsyncPolling
 

@@ -1,6 +1,6 @@
-"""The jobs of a fake fleet, how they move, and their notices.
+"""Jobs of a fake fleet: their state changes and notices.
 
-Real fleets do this in SQL; `tests/integration/test_client_contract*.py` hold both to one behaviour.
+Real fleets do this in SQL; `tests/integration/test_client_contract*.py` check that both behave alike.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ now = partial(datetime.now, UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """What a client has submitted."""
+    """A submitted task with its options."""
 
     id: UUID
-    """Of its job."""
+    """Id of the job."""
     task: Task[Any]
-    """As it was submitted, with the document's bytes for its source."""
+    """The submitted task, with the document's bytes as its source."""
     content: bytes | None = field(repr=False)
-    """The document; None if it lies at a URL."""
+    """The document, or None for a URL."""
     priority: Lane
     idempotency_key: str | None
     webhook: Webhook | None
@@ -57,17 +57,17 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callback:
-    """One request that a fleet would have posted."""
+    """One request that a real fleet would post."""
 
     url: str
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
-    """What `pecia.webhooks.verify` takes, with the headers and the fleet's `webhook_secret`."""
+    """Body for `pecia.webhooks.verify`, with the headers and the fleet's `webhook_secret`."""
     notice: JobNotice
 
 
 def signed(url: str, notice: JobNotice, secret: str) -> Callback:
-    """Return a notice as a fleet with this secret posts it."""
+    """Return a notice as a fleet with this secret would post it."""
     name, at, text = str(uuid4()), now(), notice.model_dump_json()
     headers = {
         "content-type": "application/json",
@@ -80,7 +80,7 @@ def signed(url: str, notice: JobNotice, secret: str) -> Callback:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FakePart:
-    """A page, a segment, a summary, a split, or the cutting of the document."""
+    """A page, a segment, a summary, a split, or the ingest part that cuts the document."""
 
     stage: Stage
     ordinal: int = 0
@@ -93,7 +93,7 @@ class FakePart:
 
     @property
     def is_due(self) -> bool:
-        """Whether it waits for nothing but a worker."""
+        """Whether the part only waits for a worker."""
         return self.state is PartState.QUEUED and self.run_at <= now()
 
 
@@ -123,11 +123,11 @@ class FakeJob:
         run_at = self.submitted.not_before or now()
         self.parts = [FakePart(id=row["part"], stage=row["stage"], run_at=run_at)]
         self.open = list(self.parts)
-        """Those that are not over: kept, so that a step costs the same in a long document."""
+        """Parts that have not ended, kept separately so that a step costs the same in a long document."""
         self.events: list[JobEvent] = []
         self.digest, self.expires_at = row["digest"], self.submitted.expires
         self.script: Script | None = None
-        """What comes of its parts in this run; None: it was not needed yet."""
+        """The script of this run; None until it is needed."""
         self._send = send
         self.record(f"client:{options.client}")
 
@@ -141,16 +141,16 @@ class FakeJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing but a retry can change it."""
+        """Whether the job has ended, so that only a retry can change it."""
         return self._view.state.is_terminal
 
     @property
     def pieces(self) -> list[FakePart]:
-        """Its pages or segments and its summary: all parts but the ingest."""
+        """The job's pages or segments and its summary: all parts but the ingest."""
         return self.parts[self.parts[0].stage is Stage.INGEST :]
 
     def age(self, by: timedelta) -> None:
-        """Make every moment of it so much earlier."""
+        """Move all times of the job back by this duration."""
         moments = {name: getattr(self._view, name) for name in ("submitted_at", "started_at", "finished_at")}
         self._view = replace(self._view, **{name: at and at - by for name, at in moments.items()})
         self.expires_at = self.expires_at and self.expires_at - by
@@ -161,7 +161,7 @@ class FakeJob:
     def record(
         self, actor: str, reason: str | None = None, part: FakePart | None = None, **seen: Any
     ) -> None:
-        """Change its visible state, and record the state that it, or a part, is in now."""
+        """Change the job's visible state, and record an event with the state of the job or of a part."""
         self._view = replace(self._view, **seen)
         event = JobEvent(
             sequence=next(_sequence),
@@ -183,7 +183,7 @@ class FakeJob:
         self._move(part, PartState.RUNNING)
 
     def end(self, part: FakePart, script: Script) -> None:
-        """End a part as the script says, and the job with its last."""
+        """End a part by the script, and with its last part the job."""
         planned = {} if isinstance(script, Failure) else script
         if part.stage is Stage.READ and part is self.parts[0] and len(planned) > 1:
             raise ScriptError(f"A picture has one page, and the answer has {len(planned)}.")
@@ -217,7 +217,7 @@ class FakeJob:
                 self.close(JobState.FAILED if failure else JobState.CANCELLED, _WORKER, failure=failure)
 
     def close(self, state: JobState, actor: str, reason: str | None = None, **seen: Any) -> None:
-        """End it with the parts that are open, and send its callback."""
+        """End the job with its open parts, and send its callback."""
         for part in list(self.open):
             self._move(part, PartState.CANCELLED, actor, reason)
         self.script = None
@@ -225,7 +225,7 @@ class FakeJob:
         self._notify(NoticeType.of(state), None)
 
     def reopen(self, actor: str) -> None:
-        """Queue what failed or was cancelled again, and a summary or split with the parts that it left out."""
+        """Queue failed and cancelled parts again, and a summary or split that lacked one of them."""
         again = [part for part in self.parts if part.state in (PartState.FAILED, PartState.CANCELLED)]
         last = self.parts[-1]
         if last not in again and any(part.stage is AWAITED.get(last.stage) for part in again):
@@ -249,7 +249,7 @@ class FakeJob:
         self.record(actor, reason, part)
 
     def _notify(self, kind: NoticeType, part: FakePart | None) -> None:
-        """Notify the job's webhook, if it wants that (`pecia_schemas/moves.py`)."""
+        """Notify the job's webhook, if it subscribes to this event (`pecia_schemas/moves.py`)."""
         if (hook := self.submitted.webhook) is None or kind not in hook.events:
             return
         view = self.view

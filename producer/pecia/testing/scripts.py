@@ -1,4 +1,4 @@
-"""What a fake fleet answers: what the test said, written out as the pages, segments and failures of one job."""
+"""Scripted answers of a fake fleet, expanded to the pages, segments and failures of a job."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ _DEFAULT_ANSWERS: dict[Any, str] = {
 Content = Page | Segment | Summary | Split
 
 Piece = str | Page | Segment | Failure | FailureCode
-"""What becomes of one page or segment: its text, all of its result, or why there is none."""
+"""Outcome of a page or segment: its text, its complete result, or its failure."""
 
 Answer = str | Sequence[Piece] | Document | Captions | Failure | FailureCode
-"""What becomes of a job: the text of its one page, its pages or segments, all of its result, or why there is none."""
+"""Outcome of a job: the text of its one page, its pages or segments, its complete result, or its failure."""
 
 
 Script = Failure | Mapping[int, Content | Failure]
-"""What comes of one job: pages or segments, and a summary or split behind them, by ordinal; or why there is nothing."""
+"""Outcome of a job by part: pages or segments, then a summary or split, by ordinal; or the failure of the job."""
 
 
 class ScriptError(AssertionError):
@@ -40,21 +40,21 @@ class ScriptError(AssertionError):
 
 @dataclass(slots=True, kw_only=True)
 class Rule:
-    """What one call of `FakeFleet.answers` or `fails` has said."""
+    """The arguments of one call of `FakeFleet.answers` or `fails`."""
 
     task: type[Task[Any]]
     answer: Answer | Callable[[Any], Answer]
     summary: str | None = None
     fields: Mapping[str, Any] | None = None
     left: int | None = None
-    """To how many more jobs it applies; None: to all."""
+    """Number of further jobs to which the rule applies; None for all."""
 
 
 def script_of(rules: Sequence[Rule], task: Task[Any]) -> Script:
-    """Return what comes of a task: of the rules that fit, the last applies.
+    """Return the script of a task. Of the rules that match, the last applies.
 
-    Requested pages are chosen from pages; a result is returned as it is. Raises `ScriptError` if the answer
-    is none.
+    If the task requests pages, they are selected from the answer's pages; a `Document` is returned unchanged. Raises
+    `ScriptError` if the answer is invalid.
     """
     fitting = [rule for rule in rules if rule.task is type(task) and rule.left != 0]
     rule = fitting[-1] if fitting else Rule(task=type(task), answer=_DEFAULT_ANSWERS[type(task)])
@@ -85,7 +85,7 @@ def script_of(rules: Sequence[Rule], task: Task[Any]) -> Script:
 
 
 def _one_document(pages: Mapping[int, Content | Failure]) -> Split:
-    """Return a bundle's pages as one document."""
+    """Return all pages of a bundle as one document."""
     first, *_ = numbers = tuple(number + 1 for number in pages)
     cut = Cut(page=first, probability=1, signs=(CutSign.FIRST,))
     kind = DocumentKind.OTHER
@@ -93,13 +93,11 @@ def _one_document(pages: Mapping[int, Content | Failure]) -> Split:
 
 
 def outcome_of(script: Script, ordinal: int) -> Content | Failure:
-    """Return what comes of one part. Raises `ScriptError` if the script does not say."""
+    """Return the outcome of one part. Raises `ScriptError` if the script lacks it."""
     if isinstance(script, Failure):
         return script
     if ordinal not in script:
-        raise ScriptError(
-            f"The answer has nothing for part {ordinal + 1}, which the job had when it was cut."
-        )
+        raise ScriptError(f"The answer lacks part {ordinal + 1}, which the job had when it was cut.")
     return script[ordinal]
 
 
@@ -108,7 +106,7 @@ def _failure(why: Failure | FailureCode) -> Failure:
 
 
 def _pieces(answer: Any, task: Task[Any]) -> dict[int, Piece]:
-    """Return what becomes of each page or segment, by its place counted from 0."""
+    """Return the outcome of each page or segment, by its index from 0."""
     if isinstance(answer, task.result_type) and isinstance(answer, (Document, Captions)):
         done: Sequence[Page | Segment] = answer.pages if isinstance(answer, Document) else answer.segments
         missing = {one.number - 1: one.failure for one in answer.failed}
@@ -117,7 +115,7 @@ def _pieces(answer: Any, task: Task[Any]) -> dict[int, Piece]:
     if not isinstance(listed, Sequence) or not listed:
         answered = "Nothing" if answer is None or listed == [] else f"A {type(answer).__name__}"
         raise ScriptError(
-            f"{answered} is no answer to a {type(task).__name__}: `fails` says why there is none."
+            f"{answered} is not an answer to a {type(task).__name__}: use `fails` for failures."
         )
     return dict(enumerate(listed))
 
@@ -129,7 +127,7 @@ def _part(number: int, piece: Any, task: Task[Any], fields: Mapping[str, Any] | 
     if isinstance(piece, (Failure, FailureCode)):
         return _failure(piece)
     if not isinstance(piece, str):
-        raise ScriptError(f"A {type(piece).__name__} is no page or segment of this task.")
+        raise ScriptError(f"A {type(piece).__name__} is not a page or segment of this task.")
     shared: dict[str, Any] = {"number": number + 1, "engine": _ENGINE}
     if made is Segment:
         shared |= {"start": number * _SEGMENT, "end": (number + 1) * _SEGMENT}

@@ -1,1 +1,1 @@
-"""The gateway's page for people: documents in, results out, and review of a job's pages."""
+"""The gateway's web page for people: submit documents, get results, and review the pages of a job."""

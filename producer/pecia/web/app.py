@@ -1,7 +1,7 @@
-"""The routes of the web page: its files, signing in with a key, and the review of one job.
+"""Routes of the web page: its files, signing in with a key, and the review of a job.
 
-The browser keeps the key in a cookie that no script can read and that no other site's page can make it send. What the
-page shows comes from `/v1`, as for every other client.
+The browser keeps the key in a cookie that scripts cannot read and that other sites cannot make it send. The page gets
+its data from `/v1`, like any other client.
 """
 
 from http import HTTPStatus
@@ -21,7 +21,7 @@ from pecia.review.app import Desk, Work
 
 _ASSETS: Final = {"/": "web.html", "/web.js": "web.js", "/web.css": "web.css"}
 _MOST: Final = 1_000
-"""Characters of a request to sign in."""
+"""Maximum size of a sign-in request, in bytes."""
 
 
 class _SignIn(BaseModel):
@@ -31,7 +31,7 @@ class _SignIn(BaseModel):
 
 
 def web_page() -> list[BaseRoute]:
-    """Return the routes of the page, for `make_app` of the gateway."""
+    """Return the routes of the web page, for `make_app` of the gateway."""
     desk = Desk(lambda request: Work(job_ids=(request.path_params["reviewed"],)))
     return [
         *files_at("pecia.web", _ASSETS),
@@ -41,7 +41,7 @@ def web_page() -> list[BaseRoute]:
 
 
 class _ForReviewers:
-    """Refuses keys that may not review."""
+    """Refuses keys without the scope `review`."""
 
     def __init__(self, app: Secured) -> None:
         self._app = app
@@ -65,10 +65,10 @@ async def _session(request: Request) -> Response:
 
 
 async def _sign_in(request: Request) -> Response:
-    """Keep the key in a cookie, if it opens. Raises `ProblemError` if not."""
-    if request.headers.get("content-type") != "application/json":  # of which no form elsewhere is able
+    """Store a valid key in a cookie. Raises `ProblemError` for an invalid key."""
+    if request.headers.get("content-type") != "application/json":  # forms of other sites cannot send it
         raise ProblemError(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "media_type", "A key comes as application/json."
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "media_type", "Send the key as application/json."
         )
     try:
         key = _SignIn.model_validate_json((await request.body())[:_MOST]).key

@@ -1,7 +1,6 @@
 """Settings of clients and of the fleet: argument, then `PECIA_*` in the environment, then `.env`.
 
-Two classes, `ClientSettings` and `WorkerSettings`, one place. An unknown `PECIA_*` name is refused with a suggestion,
-so that a typing error never becomes a silent default.
+An unknown `PECIA_*` name is refused with a suggestion, so that a typing error never has a silent effect.
 """
 
 import difflib
@@ -39,7 +38,7 @@ S = TypeVar("S", bound="ConnectionSettings")
 PREFIX = "PECIA_"
 
 LISTENER_PORT = 8787
-"""Where `pecia webhook listen` listens, on this machine alone."""
+"""Port of `pecia webhook listen`, on this machine only."""
 
 
 def _are_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
@@ -48,7 +47,7 @@ def _are_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
             ip_network(network)
     except ValueError:
         raise ValueError(
-            "names something that is no network: write `10.1.0.0/16`, or `10.1.2.3/32` for one address."
+            "contains an invalid network: write `10.1.0.0/16`, or `10.1.2.3/32` for one address."
         ) from None
     return networks
 
@@ -58,46 +57,46 @@ Networks = Annotated[tuple[str, ...], AfterValidator(_are_networks)]
 
 
 def _seconds(value: Any) -> Any:
-    """Take a bare number in the environment for seconds; pydantic wants a number that is no text."""
+    """Convert a number in the environment to seconds; pydantic needs a number, not text."""
     with suppress(TypeError, ValueError):
         return float(value)
     return value
 
 
 Duration = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0))]
-"""Seconds, or ISO 8601 as in `PT15S`."""
+"""Seconds, or ISO 8601 such as `PT15S`."""
 
 
 class SettingsError(ValueError):
-    """A setting is unknown or has no meaning. Says which and why, never its value: that may be a password."""
+    """A setting is unknown or invalid. The message gives name and reason, never the value, which may be a password."""
 
 
 class ConnectionSettings(BaseSettings):
-    """Where the three stores are: what client and fleet must agree on."""
+    """Addresses of the three stores, and settings that client and fleet must share."""
 
     model_config = SettingsConfigDict(
         defer_build=True, env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True
     )
 
     home: str = ""
-    """Where `pecia up` keeps its servers' data; clients without store URLs choose a fleet by it. Empty: a directory of
-    the user's (of the system's for root); for clients the only fleet that runs on this machine."""
+    """Data directory of `pecia up`, by which clients without store URLs choose a fleet. Empty: a directory of the user
+    (of the system for root); for clients, the only fleet that runs on this machine."""
     database_url: SecretStr = SecretStr("")
     """Postgres, `postgresql://user:password@host/database`. Empty: the fleet that `pecia up` runs on this machine."""
     redis_url: SecretStr = SecretStr("")
     """Redis, `redis://`, `rediss://` or `unix://`. Empty: as above."""
     payload_url: str = ""
-    """Where documents are stored: a directory or `s3://bucket/prefix`. Empty: as above."""
+    """Store of documents: a directory or `s3://bucket/prefix`. Empty: as above."""
     payload_options: dict[str, str] = Field(default_factory=dict)
     """Options of the object store as JSON, for example `{"endpoint": "https://…", "region": "…"}`."""
     encryption_keys: SecretStr = SecretStr("")
-    """Keys that documents and results are encrypted under, as JSON: `{"name": "32 bytes in base64"}`. The first
-    encrypts, the others only decrypt. Empty: nothing is encrypted."""
+    """Keys that encrypt documents and results, as JSON: `{"name": "32 bytes in base64"}`. The first encrypts, all can
+    decrypt. Empty: no encryption."""
     window: int = Field(default=WINDOW, ge=1)
-    """Most parts of a stage and lane that wait in Redis. Further parts wait in Postgres, and their order is kept."""
+    """Maximum parts of a stage and lane that wait in Redis. Further parts wait in Postgres, and their order is kept."""
     tracing: bool = False
-    """Whether traces of jobs go to OpenTelemetry, which takes `pecia[otel]`: from the fleet and the `pecia` command to
-    where the `OTEL_*` variables say, from an application by its own SDK."""
+    """Whether job traces are sent to OpenTelemetry; needs `pecia[otel]`. The fleet and the `pecia` command use the
+    `OTEL_*` variables, an application uses its own SDK."""
     _found_in: str = PrivateAttr(default="")
 
     @field_validator("encryption_keys")
@@ -118,17 +117,17 @@ class ConnectionSettings(BaseSettings):
         for name in map(str.upper, (*os.environ, *DotEnvSettingsSource(cls).env_vars)):
             if name.startswith(PREFIX) and name not in own and name not in (known := known_names()):
                 near = difflib.get_close_matches(name, sorted(known), n=1)
-                hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for the names there are."
-                raise ValueError(f"{name} is no setting of Pecia: {hint}")
+                hint = f"did you mean {near[0]}?" if near else "see docs/settings.md for all names."
+                raise ValueError(f"{name} is not a setting of Pecia: {hint}")
         return values
 
     @property
     def found_in(self) -> str:
-        """Home of the fleet on this machine whose stores these are; empty if they were given by their URLs."""
+        """Home of the fleet on this machine that was found; empty if the stores were set by URL."""
         return self._found_in
 
     def with_stores(self, *, database_url: str, redis_url: str, payload_url: str, found_in: str = "") -> Self:
-        """Return a copy that points to these stores, which may be those of a fleet that was found in its home."""
+        """Return a copy with these stores, possibly those of a fleet found by its home."""
         urls = {"database_url": SecretStr(database_url), "redis_url": SecretStr(redis_url)}
         copy = self.model_copy(update=urls | {"payload_url": payload_url})
         copy._found_in = found_in  # noqa: SLF001  of this class
@@ -136,17 +135,17 @@ class ConnectionSettings(BaseSettings):
 
 
 def read_settings(settings: type[S]) -> S:
-    """Return the settings that the environment and `.env` give. Raises `SettingsError`."""
+    """Return the settings from the environment and `.env`. Raises `SettingsError`."""
     try:
         return settings()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SettingsError(f"The file .env cannot be read: {reason}.") from None
-    except UnparsableError as error:  # names the field, and what it is of
+    except UnparsableError as error:  # names the field and its source
         name = next((name for name in settings.model_fields if f'"{name}"' in str(error)), "")
-        raise SettingsError(_sentence((name,), "is no JSON: see docs/settings.md")) from None
+        raise SettingsError(_sentence((name,), "is not valid JSON: see docs/settings.md")) from None
     except ValidationError as error:
-        # The error's own text repeats the input, passwords included.
+        # The error's own text repeats the input, including passwords.
         problems = error.errors(include_url=False, include_context=False, include_input=False)
         sentence = "; ".join(_sentence(problem["loc"], problem["msg"]) for problem in problems)
         raise SettingsError(sentence) from None
@@ -158,8 +157,8 @@ def _sentence(location: tuple[int | str, ...], message: str) -> str:
 
 
 def known_names() -> frozenset[str]:
-    """Return every `PECIA_*` name that a client or the fleet understands."""
-    from pecia_schemas.settings.worker import WorkerSettings  # noqa: PLC0415  a client does without it
+    """Return every `PECIA_*` name of a client or the fleet."""
+    from pecia_schemas.settings.worker import WorkerSettings  # noqa: PLC0415  a client does not need it
 
     return _names(ClientSettings) | _names(WorkerSettings)
 
@@ -169,32 +168,32 @@ def _names(settings: type[BaseSettings]) -> frozenset[str]:
 
 
 class ClientSettings(ConnectionSettings):
-    """What an application that submits and waits can set."""
+    """Settings of an application that submits and waits."""
 
     client_name: Annotated[str, Field(max_length=storable.NAME)] = ""
-    """Who submits, for the operators' eyes: stored with each job. Empty: `user@host`."""
+    """Name of the submitter, stored with each job for operators. Empty: `user@host`."""
     gateway_url: str = Field(default="", pattern=r"^(https?://\S+)?$")
-    """The gateway by which a fleet is reached, in the place of its stores: `https://pecia.example.org`."""
+    """Gateway through which a fleet is reached, instead of its stores: `https://pecia.example.org`."""
     api_key: SecretStr = SecretStr("")
-    """The key to show there, as `pecia access create` printed it."""
+    """API key for the gateway, as printed by `pecia access create`."""
     poll_interval: Duration = timedelta(seconds=1)
-    """How often a waiting client looks by itself when no announcement comes."""
+    """How often a waiting client checks the job if no announcement comes."""
     connect_timeout: Duration = timedelta(seconds=5)
-    """How long Postgres or Redis may take to accept a connection."""
+    """Maximum time for Postgres or Redis to accept a connection."""
     fair_by: str = ""
-    """Metadata key by which jobs take turns inside a lane: those with the same value, say a tenant, take theirs as one.
-    Empty, or a job without that key: each job takes turns of its own."""
+    """Metadata key for taking turns inside a lane: jobs with the same value, such as a tenant, share one turn. Empty,
+    or a job without the key: each job has its own turns."""
     max_backlog: dict[Lane, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    """Parts that may wait in a lane before a submit is refused, or waits, as JSON: `{"bulk": 100000}`. A document
-    counts as one until it is cut into pages. A lane that is not named has no limit."""
+    """Maximum number of waiting parts in a lane before a submit is refused, or waits, as JSON: `{"bulk": 100000}`. A
+    document counts as one until it is cut into pages. Lanes not listed have no limit."""
     max_endpoints: int = Field(default=50, ge=1)
-    """Endpoints that a tenant may have registered, through the gateway that has this setting; and that a client without
-    a tenant may."""
+    """Maximum number of endpoints that a tenant, or a client without a tenant, may register through the gateway with
+    this setting."""
 
 
 def __getattr__(name: str) -> Any:
     if name != "WorkerSettings":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pecia_schemas.settings.worker import WorkerSettings  # noqa: PLC0415  a client does without it
+    from pecia_schemas.settings.worker import WorkerSettings  # noqa: PLC0415  a client does not need it
 
     return WorkerSettings

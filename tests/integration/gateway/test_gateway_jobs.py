@@ -194,7 +194,7 @@ def test_events_come_again_from_where_they_may_be_missing(fleet: RealFleet, gate
 def test_what_postgres_refuses_says_nothing_of_the_database(path: str, gateway: Gateway) -> None:
     answer = gateway.bearer().get(path)
     assert (answer.status_code, answer.json()["code"]) == (422, "refused")
-    assert "none that the fleet can store" in answer.json()["detail"]
+    assert "cannot be stored" in answer.json()["detail"]
     assert "Postgres" not in answer.text
 
 

@@ -84,7 +84,7 @@ def test_the_command_rotates_a_key_and_says_when_the_former_ends(gateway: Gatewa
     fresh = made.stdout.strip()
     assert [gateway.showing(text).get("/v1/key").status_code for text in (fresh, shown)] == [200, 401]
     refused = run_pecia("access", "rotate", key.id, env=variables_of(fleet.settings))
-    assert (refused.returncode, refused.stderr.startswith(f"pecia: No key {key.id} is valid;")) == (2, True)
+    assert (refused.returncode, refused.stderr.startswith(f"pecia: Key {key.id} is not valid;")) == (2, True)
 
 
 def test_a_key_says_what_it_may_and_submits_to_its_lanes_alone(gateway: Gateway) -> None:
@@ -290,7 +290,7 @@ def test_a_tenant_has_so_many_webhooks_and_no_more(fleet: RealFleet, gateway: Ga
     assert gateway.bearer("other").post("/v1/webhooks", json={"url": HOOK}).status_code == 201
     with (
         Client(gateway.url, api_key=gateway.key("clinic")[1]) as remote,
-        pytest.raises(EndpointLimitError, match="There are 50 endpoints"),
+        pytest.raises(EndpointLimitError, match="The maximum of 50 endpoints"),
     ):
         remote.add_endpoint(HOOK)
     fleet._postgres.execute("DELETE FROM endpoints")

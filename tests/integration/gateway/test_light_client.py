@@ -124,7 +124,7 @@ def test_it_is_enough_for_tests_against_a_fake_fleet(site: Path) -> None:
 def test_it_names_the_extra_for_what_it_has_not(site: Path) -> None:
     command = python(site, "-m", "pecia", "list")
     assert (command.returncode, command.stdout) == (2, "")
-    assert command.stderr.startswith("The command is an extra of the client: ")
+    assert command.stderr.startswith("The command needs an extra of the client: ")
     assert command.stderr.endswith(" install './pecia[cli]'\n")
     assert " install './pecia[stores]', or name a gateway" in python(site, "-c", STORES).stdout
 

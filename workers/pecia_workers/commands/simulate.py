@@ -96,7 +96,7 @@ def simulate(
     plot: Plots = None,
     as_json: LinePerRun = False,
 ) -> None:
-    """Run the worker's own admission policies over a simulated engine, in seconds: who waits, and how full it is.
+    """Run the worker's admission policies over a simulated engine; show the waiting times and the engine's use.
 
     PECIA_BATCH_* settings count as they would for a worker.
 

@@ -1,1 +1,1 @@
-"""OpenAI's API on the fleet: files of requests, batches of them, and one page at a time, below `/openai/v1`."""
+"""OpenAI's API on the fleet, below `/openai/v1`: files of requests, batches, and chat completions of one page."""

@@ -1,4 +1,4 @@
-"""Batches of requests over HTTP, as OpenAI's clients know them."""
+"""Batches of requests, in the form of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 class NewBatch(BaseModel):
-    """A batch to be made."""
+    """A batch to create."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
@@ -51,15 +51,15 @@ class NewBatch(BaseModel):
     output_expires_after: Expiry | None = None
     metadata: dict[str, str] | None = Field(default=None)
     priority: Lane = Lane.BULK
-    """Of the fleet alone: the lane."""
+    """Lane of the batch; an extension of OpenAI's API."""
 
 
 @router.post("/batches")
 async def create_batch(bearer: Submitter, body: NewBatch, request: Request) -> dict[str, Any]:
-    """Have the requests of a file answered. The jobs are made after the answer, by whichever gateway runs."""
+    """Answer the requests of a file. Their jobs are created after this answer, by any gateway process."""
     window = _WINDOW.fullmatch(body.completion_window)
     if window is None:
-        raise wrong("invalid_option", "A completion_window reads 24h: minutes, hours or days.")
+        raise wrong("invalid_option", "Write completion_window as in 24h, with m, h or d.")
     held = await bearer.client.connections.requests.file(meant(FILE_ID, body.input_file_id, "file"))
     if held is None or body.input_file_id.endswith(("-output", "-errors")):
         raise missing("file")
@@ -102,13 +102,13 @@ async def list_batches(
 
 @router.get("/batches/{batch_id}")
 async def look_at_openai_batch(bearer: Reader, batch_id: str, request: Request) -> dict[str, Any]:
-    """See how far a batch is."""
+    """Get the state of a batch."""
     return await _batch_body(bearer, meant(_BATCH_ID, batch_id, "batch"), request)
 
 
 @router.post("/batches/{batch_id}/cancel")
 async def cancel_batch(bearer: Submitter, batch_id: str, request: Request) -> dict[str, Any]:
-    """End a batch now. What is answered stays."""
+    """Cancel a batch now. Finished answers are kept."""
     batch = meant(_BATCH_ID, batch_id, "batch")
     held = await bearer.client.connections.requests.batch(batch)
     if held is None:

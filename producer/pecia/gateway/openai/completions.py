@@ -21,7 +21,7 @@ from pecia_schemas.states import JobState, Lane
 router = APIRouter()
 
 _LONGEST_S: Final = 600.0
-"""As long as OpenAI's clients wait."""
+"""Time to wait for a page, the same as the default timeout of OpenAI's clients."""
 _BODY: Final = {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
 _ERASED: Final = ("job_erased", "The result of this request was erased.")
 _ENDS: Final = {
@@ -35,7 +35,7 @@ _MODEL: Final = {"id": "pecia", "object": "model", "created": 0, "owned_by": "pe
 async def complete_chat(
     bearer: Submitter, request: Request, idempotency_key: Annotated[str | None, Header()] = None
 ) -> dict[str, Any]:
-    """Read one page, and answer once that is done."""
+    """Read one page, and answer once it is read."""
     await bearer.check_load()
     bearers = bearers_of(request)
     async with bearers.spool.upload(bearer.limits, body_of(request)):
@@ -57,15 +57,15 @@ async def complete_chat(
 
 @router.get("/models")
 async def list_models(_: Anyone) -> dict[str, Any]:
-    """List the one name of the fleet: a request may name any model, and is read by what the fleet has."""
+    """List the fleet's one model name. Requests may name any model; the fleet's engines read them all."""
     return {"object": "list", "data": [_MODEL]}
 
 
 @router.get("/models/{model:path}")
 async def look_at_model(_: Anyone, model: str) -> dict[str, Any]:
-    """See the fleet as a model."""
+    """Get the fleet as a model."""
     if model != _MODEL["id"]:
-        raise ProblemError(HTTPStatus.NOT_FOUND, "model_not_found", "The fleet is one model, pecia.")
+        raise ProblemError(HTTPStatus.NOT_FOUND, "model_not_found", "The fleet has one model name, pecia.")
     return _MODEL
 
 

@@ -1,4 +1,4 @@
-"""Files over HTTP as OpenAI's clients know them: of requests, as uploaded; of answers, written when they are read."""
+"""Files in the form of OpenAI's API: uploaded request files, and output files that are written while they are read."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ Limit = Annotated[int, Query(ge=1, le=_MOST_LISTED)]
 
 
 class Expiry(BaseModel):
-    """When a file goes."""
+    """Lifetime of a file."""
 
     anchor: Literal["created_at"] = "created_at"
     seconds: int = Field(ge=3600, le=30 * 86_400)
 
 
 def missing(what: str) -> ProblemError:
-    """Return the refusal of a file or batch that the tenant does not have."""
-    return ProblemError(HTTPStatus.NOT_FOUND, f"{what}_not_found", f"There is no such {what}.")
+    """Return the refusal for a file or batch that the tenant does not have."""
+    return ProblemError(HTTPStatus.NOT_FOUND, f"{what}_not_found", f"This {what} does not exist.")
 
 
 def wrong(code: str, detail: str) -> ProblemError:
-    """Return the refusal of a request that cannot be meant."""
+    """Return the refusal for an invalid request."""
     return ProblemError(HTTPStatus.BAD_REQUEST, code, detail)
 
 
@@ -99,12 +99,12 @@ def _body(held: Held, name: str, made_at: datetime | None) -> dict[str, Any]:
 
 
 def seconds(moment: datetime | None) -> int | None:
-    """Return a time as OpenAI's API writes it."""
+    """Return a time in seconds since 1970, as OpenAI's API writes it."""
     return None if moment is None else int(moment.timestamp())
 
 
 def page(bodies: list[dict[str, Any]], limit: int) -> dict[str, Any]:
-    """Return a list of which one more was looked for than is shown."""
+    """Return a page of a list. `bodies` has one more than `limit` if more follow."""
     data = bodies[:limit]
     ends = (
         {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
@@ -116,7 +116,7 @@ def page(bodies: list[dict[str, Any]], limit: int) -> dict[str, Any]:
 
 @router.post("/files", openapi_extra={"requestBody": _FORM})
 async def upload_file(bearer: Submitter, request: Request) -> dict[str, Any]:
-    """Upload a file of requests, a JSON line each."""
+    """Upload a file of requests, one JSON object on each line."""
     async with (
         bearers_of(request).spool.upload(bearer.limits, body_of(request)),
         aclosing(request.stream()) as stream,
@@ -126,14 +126,16 @@ async def upload_file(bearer: Submitter, request: Request) -> dict[str, Any]:
             try:
                 parts = await form.parse()
             except (MultiPartException, KeyError):
-                raise wrong("form", "A form has a `file` and `purpose`.") from None
+                raise wrong("form", "The form must have a `file` and a `purpose`.") from None
             upload = parts.get("file")
             if not isinstance(upload, UploadFile) or parts.get("purpose") != "batch":
-                raise wrong("form", "A form has a `file`, and `purpose` which is batch.")
+                raise wrong("form", "The form must have a `file`, and the `purpose` batch.")
             kept_s = _kept_s(parts)
             lines = await finish_in_thread(_count, upload.file)
             if not 0 < lines <= _MOST_LINES:
-                raise wrong("form", f"A file of requests has 1 to {_MOST_LINES:,} lines, not {lines:,}.")
+                raise wrong(
+                    "form", f"A file of requests must have 1 to {_MOST_LINES:,} lines, not {lines:,}."
+                )
             label = (upload.filename or "requests.jsonl")[: storable.LABEL]
             async with bearers_of(request).submitting:
                 job = await bearer.client.submit(
@@ -149,7 +151,7 @@ async def upload_file(bearer: Submitter, request: Request) -> dict[str, Any]:
 
 
 def _kept_s(form: Mapping[str, Any]) -> int | None:
-    """Return for how long a file is there. Raises `ProblemError`."""
+    """Return the requested lifetime of a file in seconds, or None. Raises `ProblemError`."""
     given = {
         name: value
         for name in ("anchor", "seconds")
@@ -159,12 +161,12 @@ def _kept_s(form: Mapping[str, Any]) -> int | None:
         return Expiry(**given).seconds if given else None
     except ValidationError:
         raise wrong(
-            "invalid_option", "expires_after: an anchor `created_at`, and 3600 to 2592000 seconds."
+            "invalid_option", "expires_after must have the anchor `created_at`, and 3600 to 2592000 seconds."
         ) from None
 
 
 def _count(file: Any) -> int:
-    """Return the number of lines, which the form's file itself would look for byte by byte."""
+    """Return the number of lines. Buffered, because the form's file itself reads lines byte by byte."""
     buffered = io.BufferedReader(file, 1024**2)
     count = sum(1 for _ in lines_of(buffered))
     buffered.detach().seek(0)
@@ -187,7 +189,7 @@ def meant(form: re.Pattern[str], given: str, what: str) -> UUID:
 
 
 async def _found(bearer: Bearer, file_id: str) -> tuple[Held, str]:
-    """Return the file, or the batch whose file it is, and which of its files. Raises `ProblemError`."""
+    """Return a request file, or the batch of an output file, and the kind of the file. Raises `ProblemError`."""
     identifier = meant(FILE_ID, file_id, "file")
     kind = file_id[len("file-") + 32 :]
     requests = bearer.client.connections.requests
@@ -204,24 +206,24 @@ async def _found(bearer: Bearer, file_id: str) -> tuple[Held, str]:
 
 @router.get("/files/{file_id}")
 async def look_at_file(bearer: Reader, file_id: str) -> dict[str, Any]:
-    """See a file."""
+    """Get a file."""
     held, kind = await _found(bearer, file_id)
     return result_body(held, kind) if kind else _file_body(held)
 
 
 @router.delete("/files/{file_id}")
 async def delete_file(bearer: Submitter, file_id: str) -> dict[str, Any]:
-    """Erase a file of requests. Results are erased with their jobs."""
+    """Erase a file of requests. Output files disappear with the jobs of their batch."""
     held, kind = await _found(bearer, file_id)
     if kind:
-        raise wrong("refused", "This file is written from results: erase their jobs by DELETE /v1/jobs/ID.")
+        raise wrong("refused", "An output file is made from results: erase their jobs by DELETE /v1/jobs/ID.")
     await bearer.client.purge([held.id])
     return {"id": file_id, "object": "file", "deleted": True}
 
 
 @router.get("/files/{file_id}/content", response_class=Response)
 async def read_file(bearer: Reader, file_id: str, request: Request) -> Response:
-    """Get what a file holds."""
+    """Get the content of a file."""
     held, kind = await _found(bearer, file_id)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(bearer.limits.results.place())
@@ -246,12 +248,12 @@ async def _answered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]:
             try:
                 document = await job.result(timeout=0)
             except JobErasedError:
-                continue  # the other file says so
+                continue  # the error file lists it
             yield answers.output_line(job.label, answers.completion(job._view, document))  # noqa: SLF001  ours
 
 
 async def _unanswered(bearer: Bearer, held: Held) -> AsyncGenerator[bytes, None]:
-    """Yield what has no answer: jobs, then lines that never became one."""
+    """Yield error lines: of jobs without an answer, then of lines without a job."""
     batch = batch_name(held)
     over = ANSWERED + UNANSWERED
     async with aclosing(bearer.client.jobs(batch=held.view.batch, state=over, page_size=_AT_ONCE)) as jobs:

@@ -1,8 +1,8 @@
-"""How the lines of a batch become jobs: step by step, by any gateway that runs.
+"""Makes the lines of a batch jobs, step by step, in any gateway process.
 
-A line's idempotency key is that of its batch and number, and the batch's row says how far its lines have come: a step
-that broke off is submitted again, and makes no job twice. The gateway that was given a batch submits it; another one
-takes it over when it does not come forward.
+A line's idempotency key has its batch and number, and the batch's row has the number of submitted lines: an interrupted
+step is submitted again and makes no job twice. The process that accepted a batch submits it; another process takes it
+over if it makes no progress.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 2.0
 _ABANDONED_S: Final = 15.0
-"""A batch that has not come forward for so long is taken over."""
+"""Time without progress after which another process takes a batch over."""
 _LINES: Final = 64
 _CANCELLED: Final = 200
-"""Lines in one transaction."""
+"""Lines that are cancelled in one transaction."""
 _EXPIRY_S: Final = 60.0
-"""How often files are looked for whose time is over."""
+"""Interval between searches for expired files."""
 _BYTES: Final = 16 * 1024**2
-"""Of lines in a step, beyond its first: they are held in memory."""
+"""Maximum size of a step's lines, which are held in memory, in bytes."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class LineReader:
         self._lines = lines_of(self._open.enter_context(path.open("rb")))
 
     def read(self, held: Held, start: int) -> list[Line]:
-        """Return some lines from that number on, which is none before those that were read."""
+        """Return some lines from this number on. The number must not be less than that of a line read before."""
         for _ in islice(self._lines, start - self.following):
             pass
         batch = batch_name(held)
@@ -80,18 +80,18 @@ class LineReader:
         return lines
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._open.close()
 
 
 def batch_name(held: Held) -> str:
-    """Return the id of a batch as OpenAI's API has it."""
-    assert held.view.batch is not None  # noqa: S101  each is made in one
+    """Return the id of a batch in OpenAI's API."""
+    assert held.view.batch is not None  # noqa: S101  each request batch has a batch of jobs
     return f"batch_{held.view.batch.hex}"
 
 
 class Intake:
-    """Submits the lines of open batches, a step of each in turn, and ends the batches whose jobs are over."""
+    """Submits the lines of open batches, one step of each in turn, and ends batches whose jobs have ended."""
 
     def __init__(self, bearers: Bearers) -> None:
         self._bearers = bearers
@@ -108,14 +108,14 @@ class Intake:
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Look for none any more. What is not submitted stays where it is."""
+        """Stop. Lines that are not submitted stay in their batch."""
         if self._task is not None:
             await end(self._task)
         for reader in self._readers.values():
             reader.close()
 
     def take(self, held_id: UUID) -> None:
-        """Submit a batch from here at once, or cancel its lines."""
+        """Submit a batch from this process at once, or cancel its lines."""
         self._ours.add(held_id)
         self._news.set()
 
@@ -135,7 +135,7 @@ class Intake:
                     pass
 
     async def _round(self) -> bool:
-        """Submit a step of each batch that is ours; return whether any came forward."""
+        """Submit a step of each batch of this process; return whether any made progress."""
         open_batches = {held.id: held for held in await self._all.open_batches()}
         for gone in self._seen.keys() - open_batches.keys():
             del self._seen[gone]
@@ -156,7 +156,7 @@ class Intake:
                     moved |= await self._step(held)
                 except DocumentGoneError:
                     await self._all.end(held.id, JobState.FAILED)
-                except PeciaError as error:  # the lane is full, or a store is away: the same lines come again
+                except PeciaError as error:  # full lane or unavailable store: retried later
                     self._drop(held.id)
                     log.warning("A batch waits: %s", type(error).__name__)
         return moved
@@ -206,14 +206,14 @@ class Intake:
 
 
 def client_of(bearers: Bearers, held: Held) -> TenantClient:
-    """Return a client in the name of the key that made a file or a batch."""
+    """Return a client that acts as the key that created a file or a batch."""
     client = TenantClient(bearers, held.client, held.tenant)
     client.connections.lines_of = held.id
     return client
 
 
 async def settle(bearers: Bearers, held: Held) -> None:
-    """End a batch whose jobs are over, and the jobs of a batch that is cancelled."""
+    """End a batch whose jobs have ended, and cancel the jobs of a cancelled batch."""
     connections = client_of(bearers, held).connections
     assert held.view.batch is not None  # noqa: S101  as above
     unfinished = await connections.requests.unfinished(held.view.batch)

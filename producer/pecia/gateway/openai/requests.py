@@ -1,4 +1,4 @@
-"""A request for one page, in the form of OpenAI's chat completions, and the task that it stands for."""
+"""A request for one page, in the form of OpenAI's chat completions, and its task."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pecia_schemas.tasks import ReadDocument
 
 COMPLETIONS: Final = "/v1/chat/completions"
 MOST_LINE: Final = 24 * 1024**2
-"""Bytes of a request as JSON, which is held in memory."""
+"""Maximum size of a request as JSON, which is held in memory, in bytes."""
 
 
 class _Lenient(BaseModel):
-    """A part of a request: what else stands in it says how a model writes, and is ignored."""
+    """Part of a request. Other members, such as sampling options, are ignored."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
@@ -38,7 +38,7 @@ class _ImageUrl(_Lenient):
 
 class _Content(_Lenient):
     image_url: _ImageUrl | str | None = None
-    """A plain URL is how vLLM takes it too."""
+    """A plain string as URL is accepted too, as in vLLM."""
 
     @property
     def url(self) -> str | None:
@@ -61,7 +61,7 @@ class _ResponseFormat(_Lenient):
 
 
 class ChatRequest(_Lenient):
-    """One page to be read."""
+    """A chat completion request for one page."""
 
     model: str
     messages: list[_Message]
@@ -74,11 +74,9 @@ class ChatRequest(_Lenient):
     """Options of `ReadDocument`, such as `language`."""
 
     def task(self) -> ReadDocument:
-        """Return how to read the page. Raises `InvalidOptionError` or `InvalidSourceError`."""
+        """Return the task of this request. Raises `InvalidOptionError` or `InvalidSourceError`."""
         if self.stream or self.tools or self.logprobs or (self.n or 1) != 1:
-            raise InvalidOptionError(
-                "A page is read once and whole: leave out stream, tools, logprobs and n."
-            )
+            raise InvalidOptionError("stream, tools, logprobs and n are not supported: leave them out.")
         pictures = [
             part.url
             for message in self.messages
@@ -87,7 +85,7 @@ class ChatRequest(_Lenient):
             if part.url is not None
         ]
         if len(pictures) != 1:
-            raise InvalidSourceError(f"A request has one image_url, not {len(pictures)}.")
+            raise InvalidSourceError(f"A request must have one image_url, not {len(pictures)}.")
         try:
             options = ReadTask.model_validate(self.pecia)
         except ValidationError as error:
@@ -103,13 +101,13 @@ class ChatRequest(_Lenient):
             return None
         if form.json_schema is None:
             raise InvalidOptionError(
-                "Ask for fields by a response_format of type json_schema, with the schema."
+                "To get fields, use a response_format of type json_schema with a schema."
             )
         return form.json_schema.schema_
 
 
 def parse_chat(written: bytes) -> ChatRequest:
-    """Return the request that a body is. Raises `InvalidOptionError`."""
+    """Parse the body of a request. Raises `InvalidOptionError`."""
     try:
         return ChatRequest.model_validate_json(written)
     except ValidationError as error:
@@ -130,7 +128,7 @@ def _source(url: str) -> bytes | UrlRef:
         except (binascii.Error, ValueError):
             raise InvalidSourceError("The data URL is not base64: write data:image/png;base64,…") from None
     if not url.lower().startswith(URL_SCHEMES):
-        raise InvalidSourceError("An image is a data: URL, or a URL that the fleet fetches.")
+        raise InvalidSourceError("An image must be a data: URL, or a URL that the fleet can fetch.")
     return UrlRef(url=url)
 
 
@@ -152,11 +150,11 @@ class _Envelope(_Lenient):
 
 
 def parse_line(number: int, written: bytes, batch: str, options: Options) -> Line:
-    """Return what a line asks for, with the idempotency key that makes it one job however often it is submitted."""
+    """Parse a line of a file. Its idempotency key makes it one job, however often it is submitted."""
     custom_id = None
     try:
         if len(written) > MOST_LINE:
-            raise InvalidOptionError(f"A line has at most {MOST_LINE:,} bytes.")
+            raise InvalidOptionError(f"A line may have at most {MOST_LINE:,} bytes.")
         value = json.loads(written)
         custom_id = value.get("custom_id") if isinstance(value, dict) else None
         custom_id = custom_id if isinstance(custom_id, str) else None
@@ -168,12 +166,12 @@ def parse_line(number: int, written: bytes, batch: str, options: Options) -> Lin
     except ValidationError as error:
         return Line(number, custom_id, InvalidOptionError(first_of(error)))
     except (ValueError, RecursionError):
-        return Line(number, custom_id, InvalidOptionError("The line is no JSON."))
+        return Line(number, custom_id, InvalidOptionError("The line is not valid JSON."))
     return Line(number, custom_id, own)
 
 
 def lines_of(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines that are not blank; of one that is too long more than its most bytes, but not all."""
+    """Yield the lines that are not blank. A line over the limit is cut after `MOST_LINE` + 1 bytes, or a bit later."""
     while line := file.readline(MOST_LINE + 1):
         rest = line
         while len(rest) > MOST_LINE and not rest.endswith(b"\n"):

@@ -1,7 +1,7 @@
-"""Files and batches of requests in Postgres: jobs of two kinds, without a part, which hold the file as jobs do.
+"""SQL of request files and batches. Both are jobs without parts, of two kinds, and hold the file as other jobs do.
 
-So a file is encrypted, kept, audited and erased by the rules of documents, and a batch ends, expires and is cancelled
-by those of jobs.
+So the rules of documents apply to a file: encryption, retention, audit and erasure. The rules of jobs apply to a
+batch: end, expiry and cancellation.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _KNOWN = "SELECT idempotency_key FROM jobs WHERE idempotency_key = ANY(CAST(:key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A file, or a batch with its own hold of the file."""
+    """A file of requests, or a batch, which has its own hold of the file."""
 
     view: JobView
     task: Mapping[str, Any]
@@ -71,44 +71,44 @@ class Held:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], keys: Keyring) -> Self:
-        """Return what a row holds."""
+        """Return the file or batch of a row."""
         others = {name: row[name] for name in ("task", "client", "tenant", "expires_at")}
         return cls(view=JobView.of(row, keys), **others)
 
     @property
     def id(self) -> UUID:
-        """Of the job that holds the file."""
+        """Id of the job that holds the file."""
         return self.view.id
 
     @property
     def following(self) -> int:
-        """The number of the next line to be submitted."""
+        """Number of the next line to submit."""
         return int(self.task["following"])
 
     @property
     def file_expires_at(self) -> datetime | None:
-        """When the file goes, or those of answers after a batch."""
+        """When the file expires; for a batch, when its output files do."""
         ended, kept_s = self.view.finished_at, self.task.get("kept_s")
         return None if ended is None or kept_s is None else ended + timedelta(seconds=kept_s)
 
     @property
     def is_submitted(self) -> bool:
-        """Whether each line is a job by now, or was refused."""
+        """Whether all lines have been submitted or refused."""
         return self.following >= int(self.task["lines"])
 
 
 class BatchOverError(PeciaError):
-    """The batch is over: no line of it becomes a job any more."""
+    """The batch has ended, so none of its lines may become a job."""
 
 
 def check_open(connection: Connection, held_id: UUID) -> None:
-    """Hold a batch open until the transaction is over. Raises `BatchOverError` if it is over."""
+    """Keep a batch open until the transaction ends. Raises `BatchOverError` if it has ended."""
     if connection.execute(_LOCK_OPEN, {"id": held_id}).first() is None:
-        raise BatchOverError("The batch is over.")
+        raise BatchOverError("The batch has ended.")
 
 
 class Requests(Statements[D_co]):
-    """Files and batches, as a tenant sees them; without a tenant all of them."""
+    """Files and batches of a tenant; without a tenant, all of them."""
 
     def _held(self, connection: Connection, statement: str, **values: Any) -> list[Held]:
         rows = connection.execute(statement, {"tenant": self._tenant, "last": _LAST, **values}).mappings()
@@ -126,29 +126,29 @@ class Requests(Statements[D_co]):
 
     @transaction
     def file(self, connection: Connection, file_id: UUID) -> Held | None:
-        """Return a file."""
+        """Return the file with this id, or None."""
         return next(iter(self._held(connection, _FILE, id=file_id, size=1)), None)
 
     @transaction
     def batch(self, connection: Connection, batch: UUID) -> Held | None:
-        """Return a batch by the id of the batch that its jobs are in."""
+        """Return a request batch by the id of its batch of jobs, or None."""
         return next(iter(self._held(connection, _BATCH, id=batch, size=1)), None)
 
     @transaction
     def open_batches(self, connection: Connection) -> list[Held]:
-        """Return the batches that are not over, and those that are cancelled while a line of theirs is not."""
+        """Return the batches that have not ended, and cancelled ones with jobs that have not."""
         return self._held(connection, _OPEN, size=_MOST_OPEN)
 
     @transaction
     def expired(self, connection: Connection) -> list[Held]:
-        """Return files whose time is over."""
+        """Return the files that have expired."""
         return self._held(connection, _EXPIRED_FILES, size=_MOST_EXPIRED)
 
     @transaction
     def advance(self, connection: Connection, held: Held, *, lines: int, refused: int) -> bool:
-        """Note that so many lines more were submitted, of them so many refused.
+        """Record that more lines were submitted, and how many of these were refused.
 
-        Return whether the batch is still open and stood where `held` says.
+        Return whether the batch is still open and had made no other progress.
         """
         progress = {"following": held.following + lines, "refused": held.task["refused"] + refused}
         values = {"id": held.id, "former": held.following, "progress": json.dumps(progress)}
@@ -159,7 +159,7 @@ class Requests(Statements[D_co]):
 
     @transaction
     def end(self, connection: Connection, job_id: UUID, state: JobState) -> None:
-        """Give a file or a batch that is not over its last state, and notify receivers of a batch."""
+        """End a file or a batch that has not ended, and notify receivers of a batch."""
         kind = connection.execute(_LOCK_OPEN, {"id": job_id}).scalar()
         if kind is not None:
             end_jobs(connection, [job_id], state=state, actor=self._actor, reason=None)
@@ -168,12 +168,12 @@ class Requests(Statements[D_co]):
 
     @transaction
     def unfinished(self, connection: Connection, batch: UUID) -> list[UUID]:
-        """Return the jobs of a batch that are not over."""
+        """Return the jobs of a batch that have not ended."""
         return list(connection.execute(_UNFINISHED, {"batch": batch}).scalars())
 
     @transaction
     def known(self, connection: Connection, keys: Collection[str]) -> set[str]:
-        """Return those of the tenant's idempotency keys that name a job."""
+        """Return the idempotency keys of the tenant that name a job."""
         prefix = f"{self._tenant}:"
         rows = connection.execute(_KNOWN, {"keys": [f"{prefix}{key}" for key in keys]}).scalars()
         return {key.removeprefix(prefix) for key in rows}

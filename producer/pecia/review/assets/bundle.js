@@ -1,12 +1,12 @@
 // A bundle as a strip of pages. What the server sends is only ever set as text.
 const WORDS = {
   en: {
-    strip: "Pages by document", picture: "The chosen page", document: "Document", back: "All that waits (q)", help: "Help", close: "Close",
+    strip: "Pages by document", picture: "The chosen page", document: "Document", back: "All open reviews (q)", help: "Help", close: "Close",
     cut: "Cut here (c)", join: "Join with the next (u)", earlier: "Page to the previous (<)", later: "Page to the next (>)",
-    kind: "Kind (t)", patient: "Patient (w)", accept: "It is right (a)", following: "Next doubt (j)", reason: "Reason",
-    name: "Name", born: "Born", record: "Record number", other_patient: "Another patient", refused: "These pages name different patients, or another than the expected one. Are they of one patient all the same?", same: "One patient (Enter)", leave: "Leave it (Esc)",
+    kind: "Kind (t)", patient: "Patient (w)", accept: "Confirm (a)", following: "Next doubt (j)", reason: "Reason",
+    name: "Name", born: "Born", record: "Record number", other_patient: "Another patient", refused: "These pages name different patients, or an unexpected one. Do they belong to one patient anyway?", same: "One patient (Enter)", leave: "Cancel (Esc)",
     page: "page", nobody: "names nobody", begins: "begins", unknown: "unknown patient", separators: "Separator sheets", saved: "Saved as revision",
-    stale: "This bundle was changed elsewhere: look again.", failed: "That could not be done", settled: "No document is in doubt.",
+    stale: "This bundle was changed elsewhere: check it again.", failed: "The action failed", settled: "No document is in doubt.",
     choose_kind: "Kind of the document", choose_patient: "Patient of the document", by_person: "set by a person", decided: "one patient by decision of",
     doubt: { identity_conflict: "patient in conflict", cut: "cut in doubt", kind: "kind in doubt" }, pages: "pages", documents: "Documents", unsure: "in doubt",
     kinds: { prescription: "prescription", diagnosis: "diagnosis", lab_result: "laboratory result", chart: "chart", letter: "letter", invoice: "invoice", consent: "consent", other: "other" },
@@ -60,7 +60,7 @@ async function ask(body) {
   throw Object.assign(new Error(problem.detail ?? answer.statusText), { code: problem.code });
 }
 
-// What was decided
+// Decisions
 
 async function correct(change) {
   const body = { revision: split.revision?.number ?? 0, change: { reason: $("reason").value, ...change } };
@@ -125,7 +125,7 @@ function choosePatient() {
   choose(say.choose_patient, known, (patient) => correct({ action: "patient", document, patient }));
 }
 
-// What is seen
+// View
 
 function show() {
   const doubted = split.documents.filter((one) => one.doubts.length);
@@ -182,7 +182,7 @@ function thumbnail(number, one) {
   return button;
 }
 
-// Where one is
+// Navigation
 
 function go(number) {
   at = number;

@@ -3,17 +3,17 @@ const WORDS = {
   en: {
     pages: "Pages", picture: "Picture of the page", text: "Text", doubt: "Doubt", doubts: "All doubts of the page",
     help: "Help", close: "Close", result: "The result has", witness: "Also read", correction: "Correction",
-    save: "Save (Enter)", previous: "Previous (k)", following: "Next doubt (j)", accept: "It is right (a)",
-    whole: "Whole page checked (w)", page: "Next page (n)", zoom: "Zoom (z)",
-    none: "Nothing is left to review.", settled: "No doubt is left on this page. a: the whole page is right; n: next page.",
-    checked: "The whole page was checked.", saved: "Saved as revision", stale: "This page was changed elsewhere: look again.",
-    failed: "That could not be done", no_picture: "The picture is not kept any more.", of: "of", word: "Chosen text",
+    save: "Save (Enter)", previous: "Previous (k)", following: "Next doubt (j)", accept: "Confirm (a)",
+    whole: "Page checked (w)", page: "Next page (n)", zoom: "Zoom (z)",
+    none: "Nothing is left to review.", settled: "No doubt is left on this page. a: confirm the page; n: next page.",
+    checked: "The page is checked.", saved: "Saved as revision", stale: "This page was changed elsewhere: check it again.",
+    failed: "The action failed", no_picture: "The picture is no longer stored.", of: "of", word: "Selected text",
     low_confidence: "The engine is not sure", disagrees: "Another reading differs", uncovered: "Ink that was not read",
-    not_on_page: "Not found on the page", table_unclear: "A table that is not clear", order_unclear: "The order is not clear",
-    language_unread: "A script that the engine does not read", nothing: "nothing: type what stands there", page_number: "page",
+    not_on_page: "Not found on the page", table_unclear: "Unclear table", order_unclear: "Unclear order",
+    language_unread: "A script that the engine does not read", nothing: "nothing: type the text", page_number: "page",
     rows: ["top", "middle", "bottom"], columns: ["left", "centre", "right"],
-    misplaced: "Stands elsewhere", only_witness: "Missing in the result", struck_out: "Struck out", unwitnessed: "No second reading of this page",
-    missing_fields: "Fields lack what the page has", bundle: "bundle", conflict: "patient in conflict",
+    misplaced: "In another place", only_witness: "Missing in the result", struck_out: "Struck out", unwitnessed: "No second reading of this page",
+    missing_fields: "Fields lack content of the page", bundle: "bundle", conflict: "patient in conflict",
     open_bundle: "Enter shows the documents of this bundle.",
     keys: { "j ↓": "next doubt", "k ↑": "previous doubt", "→ ←": "next, previous word", "e Enter": "correct it; Enter saves, Esc leaves",
       a: "accept it as it is; without doubts: the whole page is right", w: "the whole page was compared with its picture",
@@ -55,8 +55,8 @@ const drawn = (name, attributes) => {
 };
 
 let pages = [], at = -1, page = null, accepted = new Set(), chosen = null, scale = 1, view = [0, 0, 1, 1];
-// `scale`: 1 shows the whole page; `view`: what is seen of it: left, top, width, height.
-// `chosen`: a doubt of the page, or { target, now, suggested, box } for text that was picked.
+// `scale`: 1 fits the page; `view`: its visible part: left, top, width, height.
+// `chosen`: a doubt of the page, or { target, now, suggested, box } for selected text.
 
 const isBundle = (one) => one?.stage === "split";
 const named = (one) => `${one.label ?? one.job_id.slice(-8)} · ${isBundle(one) ? say.bundle : `${say.page_number} ${one.number}`}`;
@@ -73,7 +73,7 @@ async function ask(path, body) {
   throw Object.assign(new Error((await answer.json().catch(() => ({}))).detail ?? answer.statusText), { status: answer.status });
 }
 
-// What was decided
+// Decisions
 
 async function save(more = {}) {
   const body = { revision: page.revision, accepted: [...accepted], ...more };
@@ -114,7 +114,7 @@ async function check() {
   if (page?.checked) tell(say.checked);
 }
 
-// Where one is
+// Navigation
 
 async function go(index) {
   if (page && !(await flush())) return;
@@ -167,7 +167,7 @@ function pick(what) {
   show();
 }
 
-// What is seen
+// View
 
 let shownPage = null, boxes = new Map();
 
@@ -286,7 +286,7 @@ function zoomToDoubt() {
   look();
 }
 
-// Hands on keys and mouse: one thing after the other
+// Keyboard and mouse, one event at a time
 
 let doing = Promise.resolve();
 const act = (work) => { doing = doing.then(work).catch((error) => tell(`${say.failed}: ${error.message}`)); };

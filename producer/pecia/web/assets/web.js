@@ -9,13 +9,13 @@ const WORDS = {
     cancel: "Cancel", retry: "Run again", download: "Download as", taken: "pages today", sent: "sent", refused: "refused", nothing: "No jobs yet.",
     look: "Fields and tables", batches: "Batches", admin: "Administration", views: "Views", created: "Created", more_batches: "Older batches", show: "Show jobs",
     usage: "Usage", since: "Since", by: "By", group: "Group", segments: "Segments", tokens: "Tokens", engine_time: "Engine seconds", total: "total",
-    keys: "Keys", name: "Name", may: "May", days: "Days it lasts", make_key: "Make a key", made: "The new key: copy it now, it is not shown again",
-    ends: "Ends", revoke: "Revoke", revoked: "revoked", never: "never", before: "Page before", after: "Next page", close: "Close", page: "Page",
+    keys: "Keys", name: "Name", may: "Permissions", days: "Valid for days", make_key: "Make a key", made: "The new key: copy it now, it is not shown again",
+    ends: "Ends", revoke: "Revoke", revoked: "revoked", never: "never", before: "Previous page", after: "Next page", close: "Close", page: "Page",
     no_picture: "No picture of this page", text: "Text", table: "Table", attached: "Attached files that were not read", no_page: "There is no other page.", nobatch: "No batches yet.",
     scopes: { submit: "submit", read: "read", review: "review", admin: "administer" },
     sinces: { P1D: "one day", P7D: "7 days", P30D: "30 days", P365D: "a year" },
     groups: { kind: "kind", lane: "priority", engine: "engine", document_type: "document" },
-    failed: "That could not be done", no_schema: "The schema of the fields is not JSON", of: "of", counted: "jobs",
+    failed: "The action failed", no_schema: "The schema of the fields is not JSON", of: "of", counted: "jobs",
     kinds: { "document.read": "document", "bundle.read": "bundle of many documents", "video.caption": "video" },
     types: { "": "any", prescription: "prescription", diagnosis: "diagnosis", lab_result: "laboratory result", chart: "chart", mixed: "mixed" },
     states: { queued: "waiting", running: "being read", succeeded: "done", partial: "partly read", failed: "failed", cancelled: "cancelled", expired: "expired" },
@@ -87,7 +87,7 @@ async function ask(path, how = {}) {
 const sent = (body, method = "POST") => ({ method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 const act = (work) => Promise.resolve().then(work).catch((error) => tell(`${say.failed}: ${error.message}`));
 
-// Who one is
+// Sign-in
 
 async function enter() {
   own = await ask("/v1/key");
@@ -130,7 +130,7 @@ async function signIn(key) {
   await enter();
 }
 
-// What is sent
+// Uploads
 
 async function entriesOf(entry) {
   if (entry.isFile) {
@@ -158,7 +158,7 @@ function taskOf() {
   return task;
 }
 
-// As `pecia read --bundle` joins files: those of a folder, and pictures; any other file is a bundle of its own.
+// Joins files like `pecia read --bundle`: those of a folder, and pictures; each other file is its own bundle.
 function bundlesOf(files) {
   const joined = new Map(), path = (file) => file.webkitRelativePath || file.dropped || file.name;
   for (const file of [...files].sort((one, other) => path(one).localeCompare(path(other), undefined, { numeric: true }))) {
@@ -216,7 +216,7 @@ async function send(files) {
   tell([`${safe} ${say.of} ${documents.length} ${say.sent}`, ...(refused.length ? [`${refused.length} ${say.refused}: ${refused.slice(0, 3).join(" · ")}`] : [])].join(". "));
 }
 
-// What there is
+// Jobs
 
 function query(more) {
   const asked = new URLSearchParams({ limit: PAGE, ...more });
@@ -350,7 +350,7 @@ async function download(job, form, name) {
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
-// What was read, beside its page
+// Results beside their pages
 
 const cell = (name, value) => made(name, { textContent: value === null || value === undefined ? "" : String(value) });
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
@@ -463,7 +463,7 @@ async function makeKey() {
   await administer();
 }
 
-// Hands on keys and mouse
+// Keyboard and mouse
 
 document.documentElement.lang = language;
 for (const element of document.querySelectorAll("[data-say]")) element.textContent = say[element.dataset.say];
