@@ -67,7 +67,7 @@ class ExportFormat(StrEnum):
 
     @property
     def of_one(self) -> Format | None:
-        """The form of a file that holds one job; None: a file holds many."""
+        """The format of a file for one job, or None if a file holds many jobs."""
         holds_many = self.of_tables or self in (ExportFormat.JSONL, ExportFormat.PARQUET)
         return None if holds_many else Format(self.value)
 

@@ -278,7 +278,7 @@ class GroupHandle(Sequence[J_co]):
 def existing_view(
     job_id: UUID, views: Mapping[UUID, JobView], task: type[Task[Any]] | None = None
 ) -> JobView:
-    """Return the job of this id, and of this type of task. Raises `JobNotFoundError` if there is none."""
+    """Return the job with this id and this type of task. Raises `JobNotFoundError` if it does not exist."""
     view = views.get(job_id)
     if view is None or (task is not None and view.kind != task.kind):
         raise JobNotFoundError(job_id)

@@ -72,7 +72,7 @@ def retry_unavailable(look: Callable[[], T], deadline: waiting.Deadline) -> T:
 
 
 def look(connections: Connections, job_ids: Sequence[UUID]) -> list[JobView]:
-    """Return the jobs as they are now. Raises `JobNotFoundError` if one of them does not exist."""
+    """Return the current views of the jobs. Raises `JobNotFoundError` if one of them does not exist."""
     views: dict[UUID, JobView] = {}
     for batch in waiting.batches(job_ids):
         views |= connections.store.views(batch)
@@ -155,7 +155,7 @@ class Job(JobHandle[R_co]):
         self._open = connect
 
     def refresh(self) -> Self:
-        """Look again. Raises `JobNotFoundError` if the job has been deleted."""
+        """Update the job's state. Raises `JobNotFoundError` if the job has been deleted."""
         self._view = existing_view(self.id, self._open().store.views([self.id]))
         return self
 

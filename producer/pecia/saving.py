@@ -77,7 +77,7 @@ def write(result: Result, form: Format, target: Path) -> None:
 
 
 def write_bytes(content: bytes, _result: Result, target: Path) -> None:
-    """Write a result that was drawn elsewhere, atomically. Raises `OSError`."""
+    """Write a rendered result, atomically. Raises `OSError`."""
     with replacing(target) as file:
         file.write_bytes(content)
 

@@ -182,12 +182,12 @@ def range_of(prefix: str) -> dict[str, UUID]:
 
 
 def where(wanted: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return SQL that is true where all of the conditions are."""
+    """Return SQL that is true where all conditions hold."""
     return " AND ".join(wanted) or "true"
 
 
 def parameters(wanted: Mapping[str, Mapping[str, Any]], **others: Any) -> dict[str, Any]:
-    """Return the parameters of all the conditions, and the others."""
+    """Return the parameters of all conditions, and the others."""
     return {name: value for values in wanted.values() for name, value in values.items()} | others
 
 

@@ -308,7 +308,7 @@ def _of_time(name: str, time: datetime | timedelta | None) -> dict[str, str | No
 
 
 def view_of(new: NewJob, created_at: datetime) -> JobView:
-    """Return the view of a row that was written this moment, without reading it back."""
+    """Return the view of a row that was just written, without reading it back."""
     return JobView(
         id=new.id,
         kind=new.row["kind"],
@@ -452,7 +452,7 @@ def traced(
 
 
 def record_outcome(span: Span, outcome: Accepted | SubmitError) -> None:
-    """Say what became of a task. A key that was known names an earlier job, whose trace is another."""
+    """Record the outcome of a task in its span. An existing key names an earlier job, which has another trace."""
     if isinstance(outcome, SubmitError):
         span.fail(type(outcome).__name__)
     else:

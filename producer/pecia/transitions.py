@@ -236,7 +236,7 @@ class Purging(Statements[D_co]):
 
     @unrepeatable
     def empty(self, connection: Connection, job_ids: Sequence[UUID], reason: str | None) -> Purged:
-        """Erase a batch of jobs from the tables; unfinished jobs are cancelled."""
+        """Erase the content of a batch of jobs from the tables. Jobs that have not ended are cancelled."""
         jobs = connection.execute(_LOCK, {"job_ids": job_ids})
         unfinished = [job.id for job in jobs if job.open]
         if unfinished:

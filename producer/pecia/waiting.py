@@ -230,7 +230,7 @@ _SOONEST_S, _LATEST_S, _UNKNOWN_S = 1.0, 60.0, 10.0
 
 
 class Backlog:
-    """What one client knows of the lanes that have a limit. No I/O.
+    """One client's knowledge of lanes that have a limit. No I/O.
 
     Postgres counts no more often than once a second; in between a client adds what it hands over itself.
     """
@@ -246,20 +246,20 @@ class Backlog:
         return self._limits.get(lane)
 
     def is_stale(self, lane: Lane) -> bool:
-        """Whether it has to be counted before it is known if there is room."""
+        """Whether the lane must be counted again before its capacity is known."""
         return time.monotonic() >= self._stale_at.get(lane, 0.0)
 
     def saw(self, lane: Lane, load: LaneLoad, *, took: float) -> None:
-        """Take in a count, and how many seconds it took."""
+        """Record a count and the seconds that it took."""
         self._waiting[lane], self._per_second[lane] = load.waiting, load.ended / 60
         self._stale_at[lane] = time.monotonic() + max(RECOUNT_S, _SHARE_OF_LOOKING * took)
 
     def add(self, lane: Lane, jobs: int) -> None:
-        """Take in that this client has handed over so many jobs."""
+        """Record that this client has submitted this many jobs."""
         self._waiting[lane] = self._waiting.get(lane, 0) + jobs
 
     def refusal(self, lane: Lane) -> QueueFullError | None:
-        """Return what there is to say if there is no room."""
+        """Return the error to raise if the lane is full, or None."""
         limit = self._limits.get(lane)
         if limit is None or lane not in self._stale_at or self._waiting[lane] < limit:
             return None
@@ -324,7 +324,7 @@ class Opening(Generic[C]):
 
 
 class Background(Generic[T]):
-    """One piece of work that a thread does while its caller prepares the next; the results are taken in order."""
+    """One background step that a thread runs while its caller prepares the next; results are taken in order."""
 
     def __init__(self, take: Callable[[T], object]) -> None:
         self._take = take

@@ -56,9 +56,9 @@ class Bundle(Document):
 
 
 PLACE: Final = "urn:pecia:fhir:place"
-"""The extension that says on which page, and in which box of it in pixels, a value stands."""
+"""URL of the extension with the page of a value, and its box in pixels."""
 DOUBTED: Final = "urn:pecia:fhir:doubted"
-"""The extension of a document's text that holds doubts."""
+"""URL of the extension that marks a document's text as doubtful."""
 _ABSENT: Final = "http://terminology.hl7.org/CodeSystem/data-absent-reason"
 _UCUM: Final = "http://unitsofmeasure.org"
 _PLAIN_UNITS: Final = (
@@ -76,7 +76,7 @@ _UNITS: Final = {unit.lower(): unit for unit in _PLAIN_UNITS.split()} | {
     "x10^9/l": "10*9/L",
     "x10^12/l": "10*12/L",
 }
-"""Units as they are printed, in small letters, and as UCUM has them."""
+"""Units as printed, in lower case, with their UCUM codes."""
 _COLUMNS: Final = {
     "name": re.compile(r"test|analyte|parameter|examination|untersuchung|component", re.IGNORECASE),
     "value": re.compile(r"result|value|wert|ergebnis", re.IGNORECASE),
@@ -92,10 +92,10 @@ _THOUSANDS: Final = re.compile(r"\d,\d{3}$")
 def fhir_of(
     documents: Iterable[BundledDocument], *, with_conflicts: bool = False, recorded: datetime | None = None
 ) -> Any:
-    """Return a bundle's documents as a `fhir.resources.R4B.bundle.Bundle`, which has validated it.
+    """Return a bundle's documents as a validated `fhir.resources.R4B.bundle.Bundle`.
 
-    An `OperationOutcome` says which are left out because their patient is in conflict. Raises `ImportError` without
-    the extra `fhir`.
+    An `OperationOutcome` lists documents that are left out because their patient is in conflict. Raises `ImportError`
+    without the extra `fhir`.
     """
     when = (recorded or datetime.now(UTC)).isoformat()
     entries: dict[str, dict[str, Any]] = {}
@@ -164,7 +164,7 @@ def _id(scope: str, what: str) -> str:
 
 
 def _patient(part: DocumentPart) -> dict[str, Any] | None:
-    """Return what the identity says for certain; None if that is nothing."""
+    """Return the undoubted parts of the identity as a patient, or None if no part is certain."""
     identity = part.identity
     clear = {place.sign for place in identity.places if not place.doubted}
     doubted = {place.sign for place in identity.places} - clear
@@ -213,7 +213,7 @@ def _is_doubted(document: BundledDocument) -> bool:
 
 
 def _observations(document: BundledDocument) -> Iterator[dict[str, Any]]:
-    """Yield an observation for each row of the laboratory tables; other documents have none."""
+    """Yield an observation for each row of a laboratory document's tables; other documents have none."""
     if document.part.kind is not DocumentKind.LAB_RESULT:
         return
     date = document.part.date
@@ -263,7 +263,7 @@ def _observation(
 
 
 def _value(text: str, unit: str) -> dict[str, Any]:
-    """Return a quantity with a unit of UCUM; text where it is none, or its comma may stand for thousands."""
+    """Return a quantity with a UCUM unit, or text if the unit is unknown or a comma may separate thousands."""
     found = _VALUE.fullmatch(text)
     printed = unit or (found[3].strip() if found else "")
     code = _ucum(printed)
@@ -288,7 +288,7 @@ def _range(text: str, unit: Cell | None) -> dict[str, Any]:
 
 
 def _is_on(doubt: Doubt, cell: Cell) -> bool:
-    """Return whether a doubt is on a cell; one without a place is on every cell that may be meant."""
+    """Return whether a doubt concerns a cell. A doubt without a place concerns every cell with matching text."""
     if doubt.box is None or cell.box is None:
         return not doubt.text or doubt.text in cell.text or cell.text in doubt.text
     one, other = doubt.box, cell.box

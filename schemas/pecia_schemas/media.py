@@ -299,7 +299,7 @@ class Ordinals:
 
 
 _MEMBER_HEADER: Final = 30
-"""Bytes before a member's name, the last four of which say how long that and the extra field behind it are."""
+"""Bytes before a member's name; the last four give the lengths of the name and the extra field."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,12 @@ _LINES: Final = TypeAdapter(tuple[Line, ...], config=ConfigDict(defer_build=True
 
 
 class Verdict(StrEnum):
-    """How far a page's text can be trusted. Declared from the best to the worst."""
+    """How reliable a page's text is. Declared from the best to the worst."""
 
     OK = "ok"
     BLANK = "blank"
     REVIEW = "review"
-    """A doubt is on a number, unit, dose, date or name."""
+    """A number, unit, dose, date or name is in doubt."""
     LOW_CONFIDENCE = "low_confidence"
     INCOMPLETE = "incomplete"
     """The page has unread ink that looks like text."""
@@ -65,7 +65,7 @@ class Verdict(StrEnum):
 
     @property
     def rank(self) -> int:
-        """A number that is larger the better the verdict."""
+        """Rank of the verdict; a better verdict has a higher rank."""
         return -list(Verdict).index(self)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What one process of a client holds open: Postgres, Redis and the payload store.
+"""Connections of a client in one process: Postgres, Redis and the payload store.
 
 What is said to Redis and heard from it can fail no call: Postgres is the truth.
 """
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 1.0
 _CONNECTIONS = 10_000
-"""At most: each wait holds one, and the library's own limit is 100."""
+"""Maximum number of connections: each wait holds one, and the library's own limit is 100."""
 _CONNECTING = 10
-"""Subscriptions that connect at a time: among hundreds at once, each would wait for the others until it times out."""
+"""Subscriptions that connect at a time. Among hundreds at once, each would time out waiting for the others."""
 
 
 class AsyncConnections(Inheritable):
@@ -146,14 +146,14 @@ class AsyncConnections(Inheritable):
 
     @cached_property
     def bus(self) -> AsyncPublisher:
-        """Redis. Who only reads does without it, and without its library, which is slow to load."""
+        """Redis. A client that only reads neither connects to it nor imports its library, which is slow to load."""
         timeout, window = self._settings.connect_timeout, self._settings.window
         return AsyncPublisher(partial(redis_url, self._settings), connect_timeout=timeout, window=window)
 
     def announcements(
         self, job_ids: Collection[UUID], deadline: Deadline
     ) -> AbstractAsyncContextManager[AsyncAnnouncements]:
-        """Return the news about these jobs, at the client's own polling interval."""
+        """Return announcements about these jobs, with the client's polling interval."""
         return aclosing(AsyncAnnouncements(self.bus, job_ids, poll_s=self.poll_s, deadline=deadline))
 
     async def prepared(self, items: Sequence[Item], options: Options) -> Callable[[], Awaitable[Outcomes]]:
@@ -233,15 +233,15 @@ class AsyncConnections(Inheritable):
 
 
 class AsyncPublisher(Breaker):
-    """Redis as a client uses it: part messages go out, announcements come in; both may be missing for a while."""
+    """Redis for a client: part messages go out, announcements come in. Either may fail for a while."""
 
     def __init__(self, locate: Callable[[], str], *, connect_timeout: timedelta, window: int) -> None:
-        """`locate` returns the URL, anew after each failure."""
+        """`locate` returns the URL; it is called again after each failure."""
         super().__init__(locate)
         self._window = window
         self._connect_s = min(_CONNECT_S, connect_timeout.total_seconds())
         self.connecting = Semaphore(_CONNECTING)
-        """To be held while a subscription connects."""
+        """Held while a subscription connects."""
         self.redis = self._opened()
 
     def _opened(self) -> Redis:
@@ -258,7 +258,7 @@ class AsyncPublisher(Breaker):
             raise no_redis_url() from None
 
     async def reach(self) -> Redis | None:
-        """Return Redis, where it is now; None while it is left alone."""
+        """Return the connection to the current Redis, or None during the pause after a failure."""
         if self.resting:
             return None
         if self.has_moved():
@@ -273,7 +273,7 @@ class AsyncPublisher(Breaker):
         return messages if replies is None else refused(packed, replies)
 
     async def announce(self, job_ids: Collection[UUID], state: JobState) -> None:
-        """Notify all that wait for these jobs, and the workers that run them if they were cancelled."""
+        """Notify all clients that wait for these jobs, and, of cancelled jobs, the workers that run them."""
 
         def fill(pipe: Pipeline) -> None:
             for job_id in job_ids:
@@ -284,7 +284,7 @@ class AsyncPublisher(Breaker):
         await self._send(fill)
 
     async def _send(self, fill: Callable[[Pipeline], None]) -> list[Any] | None:
-        """Return the replies to what `fill` puts on a pipeline, None if Redis is away."""
+        """Return the replies to the commands that `fill` adds to a pipeline, or None if Redis is unavailable."""
         if (redis := await self.reach()) is None:
             return None
         try:
@@ -302,7 +302,7 @@ class AsyncPublisher(Breaker):
 
 
 class AsyncAnnouncements:
-    """News about some jobs. Redis may be away: then only the polling interval passes."""
+    """Announcements about some jobs. If Redis is unavailable, only the polling interval passes."""
 
     def __init__(
         self, bus: AsyncPublisher, job_ids: Collection[UUID], *, poll_s: float, deadline: Deadline

@@ -71,7 +71,7 @@ async def retry_unavailable(look: Callable[[], Awaitable[T]], deadline: waiting.
 
 
 async def look(connections: AsyncConnections, job_ids: Sequence[UUID]) -> list[JobView]:
-    """Return the jobs as they are now. Raises `JobNotFoundError` if one of them does not exist."""
+    """Return the current views of the jobs. Raises `JobNotFoundError` if one of them does not exist."""
     views: dict[UUID, JobView] = {}
     for batch in waiting.batches(job_ids):
         views |= await connections.store.views(batch)
@@ -158,7 +158,7 @@ class AsyncJob(JobHandle[R_co]):
         self._open = connect
 
     async def refresh(self) -> Self:
-        """Look again. Raises `JobNotFoundError` if the job has been deleted."""
+        """Update the job's state. Raises `JobNotFoundError` if the job has been deleted."""
         self._view = existing_view(self.id, await self._open().store.views([self.id]))
         return self
 

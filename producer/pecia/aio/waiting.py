@@ -62,7 +62,7 @@ class AsyncOpening(Generic[C]):
 
 
 class AsyncBackground(Generic[T]):
-    """One piece of work that is done while its caller prepares the next; the results are taken in order."""
+    """One background step that runs while its caller prepares the next; results are taken in order."""
 
     def __init__(self, take: Callable[[T], object]) -> None:
         self._take = take

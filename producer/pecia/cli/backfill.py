@@ -165,7 +165,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderOptions(reading.JobOptions):
-    """An order, as it is typed."""
+    """Command-line options of an order."""
 
     document_type: reading.Kind = DocumentType.MIXED
     language: reading.Language = None

@@ -27,7 +27,7 @@ _JOURNAL: Final = ".pecia"
 
 @dataclass(slots=True, kw_only=True)
 class BucketWatch(Watcher):
-    """Reads the objects below a prefix. An empty object in the journal, `.pecia/`, marks each version that is over."""
+    """Reads the objects below a prefix. An empty object in the journal, `.pecia/`, marks each version that ended."""
 
     where: str
     out: str

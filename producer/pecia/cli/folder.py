@@ -120,7 +120,7 @@ class Places:
         return {place.resolve() for place in others} - {self.folder.resolve()}
 
     def result(self, name: str) -> Path:
-        """Return the file for the result of a document that goes by this name."""
+        """Return the path of the result of a document with this name in the output folder."""
         return self.out / f"{name}{self.suffix}"
 
     def reason(self, name: str) -> Path:

@@ -131,7 +131,7 @@ def numbered(name: str) -> Iterator[str]:
 
 
 Report = Callable[[str, AnyJob | None, str | None, Failure | str | None], None]
-"""Reports a document that has ended: its name, its job, where its result is, and why it failed."""
+"""Reports an ended document: its name, its job, the place of its result, and the reason of a failure."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class Watcher:
     client: Client
     task: ReadPages[Any]
     options: Mapping[str, Any]
-    """Of each submit."""
+    """Options of each submit."""
     form: Format
     recursive: bool
     report: Report
@@ -169,7 +169,7 @@ class Watcher:
         return {names[number]: why for number, why in refused.items()}
 
     def settle(self) -> None:
-        """Save the results of jobs that are over. Raises `OSError`, `PeciaError`; the next call goes on."""
+        """Save the results of ended jobs. Raises `OSError`, `PeciaError`; the next call continues where it stopped."""
         if not self.jobs:
             return
         try:

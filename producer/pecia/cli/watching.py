@@ -95,7 +95,7 @@ def _watch(group: JobGroup[Any], deadline: Deadline) -> None:
 
 
 def counted(items: Iterable[T], total: int | None, doing: str) -> Iterator[T]:
-    """Yield the items, and show how many have been taken; `total` is None if their number is unknown."""
+    """Yield the items and show a progress bar. `total` is None if their number is unknown."""
     with bar(doing, total) as step:
         for item in items:
             yield item

@@ -120,21 +120,21 @@ _SEPARATORS: Final = (
     (re.compile(rf"(?<![\w.,])(\d+(?:[.,:]\d+)*)(?={_LETTER})"), r"\1 "),
     (re.compile(r"\b(RM|USD|EUR|GBP|KRW|CNY)(?=\d)"), r"\1 "),
 )
-"""What stands beside a value; where a space makes no difference: about units, currencies, a range's dash, strokes."""
+"""Separators around values, and places where a space makes no difference: units, currencies, ranges and strokes."""
 _AROUND: Final = ".,:;!?'/"
 
 
 class Values(NamedTuple):
-    """The values of a page beside the true ones."""
+    """Numbers of values on a page, compared with the truth."""
 
     found: int
     true: int
     invented: int
-    """Values that were read and are not there."""
+    """Values that were read and do not exist."""
 
 
 def values(text: str) -> list[str]:
-    """Return the words with a digit; raised signs, units and the ends of a range by themselves."""
+    """Return the words with a digit. Raised signs, units and the ends of a range are separated."""
     text = plain(text)
     for separator, between in _SEPARATORS:
         text = separator.sub(between, text)
@@ -143,9 +143,9 @@ def values(text: str) -> list[str]:
 
 
 def compared(read: str, true: str, *, is_whole: bool) -> Values:
-    """Return how many true values were read, wherever they stand.
+    """Return the numbers of true, found and invented values, in any order.
 
-    `is_whole`: the truth is the page's complete text; the text layer of a PDF lacks the text of its pictures.
+    `is_whole` means that the truth is the page's complete text; a PDF's text layer lacks the text of its pictures.
     """
     written, expected = Counter(values(read)), Counter(values(true))
     invented = (written - expected).total() if is_whole else 0
@@ -153,7 +153,7 @@ def compared(read: str, true: str, *, is_whole: bool) -> Values:
 
 
 Pair: TypeAlias = tuple[str, str, str]
-"""`right` or `below`, the text of a cell, and that of its neighbour there."""
+"""`right` or `below`, the text of a cell, and that of its neighbour in this direction."""
 
 _NUMERIC: Final = re.compile(r"\W*\d[\d\W]*")
 _LEADER: Final = re.compile(r"\.{3,}")
@@ -161,7 +161,7 @@ _HALF: Final = 0.5
 
 
 class Overlap(NamedTuple):
-    """How many of the pairs that were read are true, and how many there are on either side."""
+    """Number of read pairs that are true, of all read pairs and of all true pairs."""
 
     right: int = 0
     read: int = 0
@@ -169,12 +169,12 @@ class Overlap(NamedTuple):
 
     @property
     def f1(self) -> float | None:
-        """The harmonic mean of precision and recall; None without any pair."""
+        """The harmonic mean of precision and recall, or None without pairs."""
         return 2 * self.right / (self.read + self.true) if self.read + self.true else None
 
 
 def adjacency(read: Sequence[Table], true: Sequence[Table]) -> Overlap:
-    """Return how many pairs of neighbouring cells agree. Empty cells are passed over on the way to a neighbour."""
+    """Return how many pairs of neighbouring cells agree. Empty cells between neighbours are skipped."""
     pairs, expected = (Counter(chain.from_iterable(map(_pairs, tables))) for tables in (read, true))
     return Overlap((pairs & expected).total(), pairs.total(), expected.total())
 
@@ -213,14 +213,14 @@ def _matched(read: Iterable[set[T]], true: Iterable[set[T]]) -> Iterator[tuple[s
 
 
 def destroyed(shares: Sequence[Share], doubts: Sequence[Doubt]) -> Share:
-    """Return the tables with less than half of their cells in place on a page without a doubt of its tables, of all."""
+    """Return the undoubted tables with less than half of their cells in place, out of all tables of the page."""
     doubted = any(doubt.reason is DoubtReason.TABLE_UNCLEAR for doubt in doubts)
     lost = sum(share.part < _HALF * share.whole for share in shares)
     return Share(0 if doubted else lost, len(shares))
 
 
 def _pairs(table: Table) -> Iterator[Pair]:
-    """Yield the neighbours of each cell with text, to its right and below it, each pair once."""
+    """Yield the pairs of each cell with text and its neighbours on the right and below, each pair once."""
     owners: dict[tuple[int, int], Cell] = {}
     for cell in table.cells:
         if _compact(cell.text):
@@ -239,7 +239,7 @@ def _pairs(table: Table) -> Iterator[Pair]:
 
 
 def _texts(table: Table) -> set[tuple[int, int, str]]:
-    """Return the texts of a table with their rows and columns, counted from the first ones that hold any."""
+    """Return the texts of a table with their rows and columns, counted from the first row and column with text."""
     filled = [(cell.row, cell.column, text) for cell in table.cells if (text := _compact(cell.text))]
     top = min((row for row, _, _ in filled), default=0)
     left = min((column for _, column, _ in filled), default=0)
@@ -251,7 +251,7 @@ def _is_numeric(text: str) -> bool:
 
 
 def _compact(text: str) -> str:
-    """Return a text without white space and without leaders."""
+    """Return a text without white space and leaders."""
     return _LEADER.sub("", plain(text).replace(" ", ""))
 
 

@@ -77,12 +77,12 @@ class PageScore(BaseModel):
 
     @property
     def has_wrong_number(self) -> bool:
-        """Whether a value is missing, or one was read that is not there."""
+        """Whether a value is missing or invented."""
         return self.values is not None and (self.values.found < self.values.true or self.values.invented > 0)
 
     @property
     def is_right(self) -> bool:
-        """Whether it has all its words and numbers."""
+        """Whether all words and numbers of the page are right."""
         return self.found.part == self.found.whole and not self.has_wrong_number
 
     @property

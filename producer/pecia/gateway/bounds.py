@@ -40,7 +40,7 @@ class Body:
         self.complete = not self.declared and "transfer-encoding" not in headers
         """Whether the complete body has arrived."""
         self.count: Callable[[int], None] = lambda _: None
-        """Is told how many bytes have come; may raise."""
+        """Called with the number of newly arrived bytes; may raise."""
         self._receive, self.most = receive, most
         self._taken, self._waited = 0, 0.0
 
@@ -154,7 +154,7 @@ class Places:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Hold a place, once there is one. Raises the refusal if too many wait, or for too long."""
+        """Hold a place, waiting for it if necessary. Raises the refusal if too many wait, or after `_IN_LINE_S`."""
         if self._taken >= self._most:
             raise self._refusal()
         self._taken += 1
@@ -223,7 +223,7 @@ class Spool:
 
     @asynccontextmanager
     async def upload(self, key: KeyLimits, body: Body) -> AsyncIterator[None]:
-        """Let a body in once its key has a place. Raises `ProblemError` if there is none, for it or for its bytes."""
+        """Accept a body once its key has a place. Raises `ProblemError` if the key or the process has no capacity."""
         async with key.uploads.place():
             came = counted = 0
 

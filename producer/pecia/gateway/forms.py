@@ -28,7 +28,7 @@ class DocumentForm(MultiPartParser):
             upload.file = cast("Any", _Piece(self))
 
     def close(self) -> None:
-        """Free the disk."""
+        """Delete the form's temporary file."""
         self.spool.close()
 
 

@@ -67,7 +67,7 @@ class Looks:
         self._turn = asyncio.Lock()
 
     async def view(self, tenant: str, job_id: UUID) -> JobView:
-        """Return how a job is now. Raises `JobNotFoundError` if the tenant has none of this id."""
+        """Return the current view of a job. Raises `JobNotFoundError` if the tenant has no job with this id."""
         self._wanted.add((tenant, job_id))
         self._next = self._next or asyncio.create_task(self._look())
         views = await asyncio.shield(self._next)

@@ -24,11 +24,11 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 _VIEWER: Final = "fastapi_swagger"
-"""A package that ships Swagger UI as files; nothing of it is imported."""
+"""A package that contains the files of Swagger UI. Its Python code is not imported."""
 
 
 class Secured:
-    """Sends the headers by which a browser loads and runs nothing but the page's own."""
+    """Adds headers that make a browser load and run only the page's own files."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -96,7 +96,7 @@ async def of_events(events: AsyncGenerator[JobEvent, None], read: ReadEvents) ->
 def stream(
     bearer: Bearer, settings: GatewaySettings, job: AsyncJob[Any], sent: AsyncGenerator[bytes, None]
 ) -> Response:
-    """Return the response that sends all of it, and then how the job is."""
+    """Return a response that streams these events, and then the state of the job."""
 
     async def to_the_end() -> AsyncGenerator[bytes, None]:
         try:

@@ -25,14 +25,14 @@ _MOST: Final = 500
 
 @keys.get("/key", responses=documented())
 async def look_at_key(bearer: Anyone) -> Own:
-    """See what this key may do, and what of its limits is taken."""
+    """Get the rights of this key, and the used amounts of its limits."""
     load: AccessUsage = await bearer.client.connections.access.load(bearer.key)
     return Own(key=bearer.key, **load.model_dump())
 
 
 @keys.get("/keys", responses=documented())
 async def list_keys(bearer: Administrator) -> list[Own]:
-    """List the tenant's keys, and what of its limits each has taken. No secret is among it."""
+    """List the tenant's keys, and the used amounts of their limits. The answer contains no secrets."""
     access = bearer.client.connections.access
     own = await access.all(bearer.key.tenant)
     return [Own(key=key, **(await access.load(key)).model_dump()) for key in own]
@@ -40,7 +40,7 @@ async def list_keys(bearer: Administrator) -> list[Own]:
 
 @keys.post("/keys", status_code=201, responses=documented(400))
 async def make_key(bearer: Administrator, body: NewKey) -> MadeKey:
-    """Make a key of the tenant, which may no more than this one. Its `secret` is shown now and never again."""
+    """Create a key of the tenant, with at most the rights of this key. Only this answer contains its `secret`."""
     own = bearer.key
     for scope in body.scopes:
         require(bearer, scope)
@@ -63,13 +63,13 @@ async def make_key(bearer: Administrator, body: NewKey) -> MadeKey:
 
 
 def _least(*limits: Any) -> Any:
-    """Return the narrowest limit; None: there is none."""
+    """Return the lowest limit, or None without any."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 @keys.delete("/keys/{key_id}", status_code=204, responses=documented(404))
 async def revoke_key(bearer: Administrator, key_id: UUID) -> None:
-    """End a key of the tenant: within seconds it opens nothing."""
+    """Revoke a key of the tenant. Within seconds the gateway refuses it."""
     access = bearer.client.connections.access
     key = await access.one(key_id)
     if key is None or key.tenant != bearer.key.tenant:
@@ -85,7 +85,7 @@ async def look_at_tenants_usage(
         str | None, Query(description="Groups: `document_type`, `kind`, `lane`, `engine` or `metadata:KEY`.")
     ] = None,
 ) -> Usage:
-    """See what the tenant's parts that have ended since took."""
+    """Get the usage of the tenant's parts that have ended since."""
     return await bearer.client.connections.accounts.since(arguments.past(since), by)
 
 
@@ -107,32 +107,32 @@ async def _delivery(bearer: Administrator, delivery: UUID) -> Delivery:
 
 @webhooks.get("/webhooks", responses=documented())
 async def list_webhooks(bearer: Administrator) -> list[Endpoint]:
-    """List the receivers that are notified of the tenant's jobs, and the state of each."""
+    """List the receivers that are notified of the tenant's jobs, with their states."""
     return await bearer.client.endpoints()
 
 
 @webhooks.post("/webhooks", status_code=201, responses=documented(400, 409))
 async def add_webhook(bearer: Administrator, body: NewWebhook) -> Endpoint:
-    """Register a receiver. Its `secret` is shown now and never again."""
+    """Register a receiver. Only this answer contains its `secret`."""
     return await bearer.client.add_endpoint(body.url, events=body.events)
 
 
 @webhooks.delete("/webhooks/{webhook_id}", status_code=204, responses=documented(404))
 async def remove_webhook(bearer: Administrator, webhook_id: UUID) -> None:
-    """Forget a receiver and its deliveries."""
+    """Delete a receiver and its deliveries."""
     await bearer.client.remove_endpoint(await _found(bearer, webhook_id))
 
 
 @webhooks.post("/webhooks/{webhook_id}/rotate", responses=documented(400, 404))
 async def rotate_webhook(bearer: Administrator, webhook_id: UUID, body: Rotation | None = None) -> Endpoint:
-    """Give a receiver a fresh secret; for `overlap` notices have both signatures."""
+    """Give a receiver a new secret. For `overlap`, notices have both signatures."""
     found = await _found(bearer, webhook_id)
     return await bearer.client.rotate_endpoint(found, overlap=(body or Rotation()).overlap)
 
 
 @webhooks.post("/webhooks/{webhook_id}/test", status_code=202, responses=documented(404))
 async def test_webhook(bearer: Administrator, webhook_id: UUID) -> Delivery:
-    """Have a test sent now. Look at the delivery for what came of it."""
+    """Send a test notice now. Get the delivery for its outcome."""
     return await bearer.client.test_endpoint(await _found(bearer, webhook_id))
 
 
@@ -145,7 +145,7 @@ async def list_deliveries(  # noqa: PLR0917  FastAPI names them
     since: datetime | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST)] = 100,
 ) -> list[Delivery]:
-    """List the deliveries of the tenant's webhooks, done and due, newest first."""
+    """List the deliveries of the tenant's webhooks, done and pending, newest first."""
     return await bearer.client.deliveries(
         job=job_id, endpoint=webhook_id, state=state, since=since, limit=limit
     )
@@ -153,13 +153,13 @@ async def list_deliveries(  # noqa: PLR0917  FastAPI names them
 
 @webhooks.get("/deliveries/{delivery_id}", responses=documented(404))
 async def look_at_delivery(bearer: Administrator, delivery_id: UUID) -> Delivery:
-    """See a delivery with every try."""
+    """Get a delivery with all its attempts."""
     return await _delivery(bearer, delivery_id)
 
 
 @webhooks.post("/deliveries/{delivery_id}/replay", status_code=202, responses=documented(404, 409))
 async def replay_delivery(bearer: Administrator, delivery_id: UUID) -> Delivery:
-    """Send a delivery that is over once more."""
+    """Send an ended delivery again."""
     found = await _delivery(bearer, delivery_id)
     if not found.state.is_terminal:
         raise ProblemError(HTTPStatus.CONFLICT, "delivery_not_over", "It is still on its way.")

@@ -258,7 +258,7 @@ class Tools:
         pages: Pages = "",
         form: Annotated[Literal["text", "markdown"], Field(description="Format of the text.")] = "text",
     ) -> Answer:
-        """Return text of pages with their verdicts and doubts; `next` says which pages did not fit."""
+        """Return the text of pages with their verdicts and doubts; `next` names the pages that did not fit."""
 
         def written(page: Page, remaining: int) -> tuple[Answer, int]:
             text = page.markdown if form == "markdown" else page.text
@@ -272,7 +272,7 @@ class Tools:
         return await self._pages(context, job, pages, written)
 
     async def fields(self, context: Context[Any], job: JobId, pages: Pages = "") -> Answer:
-        """Return what pages filled into the schema that was submitted, with their verdicts."""
+        """Return the extracted fields of pages, with their verdicts."""
         return await self._pages(
             context, job, pages, lambda page, _: ({"fields": page.fields}, len(str(page.fields)))
         )

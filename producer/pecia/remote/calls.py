@@ -109,7 +109,7 @@ def http_options(settings: ClientSettings) -> dict[str, Any]:
 
 
 class NotOffered:
-    """What a gateway does not offer: the first call says so."""
+    """Stands for an operation that a gateway does not offer. Any call raises an error."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -102,7 +102,7 @@ class RemoteConnections(Inheritable):
         return nullcontext(Polling(self.poll_s, deadline))
 
     def erase(self, job_ids: Sequence[UUID], reason: str | None) -> tuple[list[records.Erasure], list[UUID]]:
-        """Erase what these jobs hold; return what that was. The gateway announces what it cancelled."""
+        """Erase the content of these jobs; return what was erased. The gateway announces cancelled jobs."""
         return self.purging.erase(job_ids, reason), []
 
     def publish(self, *_: object) -> None:
@@ -117,22 +117,23 @@ class RemoteConnections(Inheritable):
 
 
 class Gateway:
-    """A gateway, where a database would be."""
+    """HTTP connections to a gateway, in place of a database."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._http = httpx2.Client(**calls.http_options(settings))
 
     def get(self, path: str, of: UUID | None = None, /, **params: Any) -> Any:
-        """Return the answer. Raises the error of its problem."""
+        """Return the answer to a GET. Raises the error that its problem document describes."""
         query = {name: value for name, value in params.items() if value is not None}
         return self.ask("GET", path, job_id=of, params=query, headers={"Accept": "application/json"})
 
     def ask(
         self, method: str, path: str, *, job_id: UUID | None = None, repeatable: bool = True, **options: Any
     ) -> Any:
-        """Return the answer: of JSON the object, of another accepted type the bytes, None for nothing.
+        """Return the answer: the object of a JSON body, the bytes of another accepted type, None for an empty body.
 
-        Raises what its problem stands for. A call that is not `repeatable` is made once, unless it came too soon.
+        Raises the error that a problem document describes. Transport errors are retried only if `repeatable`; a call
+        that came too soon is always repeated.
         """
         accepted = options.get("headers", {}).get("Accept", "application/json")
         for remaining in range(calls.TRIES - 1, -1, -1):
@@ -218,7 +219,7 @@ class _Jobs:
         return views
 
     def _listed(self, path: str, listing: records.Listing, **more: Any) -> Any:
-        """Return what a gateway answers about the jobs that a listing means."""
+        """Return the gateway's answer about the jobs of a listing."""
         with calls.of_batch(str(listing.batch)):
             return self._gateway.get(path, **calls.query_of(listing) | more)
 

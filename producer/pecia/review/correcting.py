@@ -17,7 +17,7 @@ _OF_DOUBTS: Final = (Verdict.REVIEW, Verdict.LOW_CONFIDENCE, Verdict.INCOMPLETE)
 
 
 class Decision(BaseModel):
-    """What a person has decided about a page, at one revision of it."""
+    """A person's decision about one revision of a page."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 

@@ -234,20 +234,19 @@ class RetentionSettings(ConnectionSettings):
     """Retention periods by kind of record."""
 
     keep_payloads: Duration = timedelta()
-    """How long documents are kept after the last job that was given them is over. 0: for ever, as in all that
-    follows."""
+    """How long documents are kept after the end of the last job that uses them. 0: for ever, as in all that follows."""
     keep_results: Duration = timedelta()
-    """How long results are kept after their job is over. Its row and counters stay."""
+    """How long results are kept after the end of their job. Its row and counters remain."""
     keep_events: Duration = timedelta()
     """How long events are kept."""
     keep_deliveries: Duration = timedelta()
-    """How long callbacks are kept that have arrived or were given up."""
+    """How long delivered or abandoned callbacks are kept."""
     keep_jobs: Duration = timedelta()
-    """How long jobs are kept after they are over. With a job goes all that belongs to it, its document too."""
+    """How long jobs are kept after their end. A job is removed with all its data, including its document."""
     keep_audit: Duration = timedelta()
-    """How long the record of who read and erased results is kept."""
+    """How long the log of reads and erasures of results is kept."""
     keep_workers: Duration = timedelta(days=1)
-    """How long the row of a worker that is gone is kept."""
+    """How long rows of stopped workers are kept."""
 
 
 class FlowerSettings(ConnectionSettings):
@@ -392,10 +391,10 @@ class WorkerSettings(
     lane_shares: dict[Lane, Annotated[float, Field(ge=0)]] = Field(
         default_factory=lambda: {Lane.NORMAL: 0.1, Lane.BULK: 0.05}
     )
-    """Share of the claimed tokens that a lower lane gets while something waits in it, as JSON. A lane that is not named
-    gets what the higher ones leave."""
+    """Share of the claimed tokens for a lower lane while it has waiting parts, as JSON. A lane that is not listed gets
+    the rest that higher ones leave."""
     lane_patience: Duration = timedelta(minutes=1)
-    """A lower lane in which something waits and that was not served for so long is served one part first. 0: never."""
+    """A lower lane with waiting parts that was not served for this time gets one part first. 0: never."""
     max_attempts: int = Field(default=4, ge=1)
     """Maximum attempts at a part with a retryable failure."""
     retry_delay: Duration = timedelta(seconds=2)

@@ -70,7 +70,7 @@ async def look_at_model(_: Anyone, model: str) -> dict[str, Any]:
 
 
 def completion(job: JobView, document: Document) -> dict[str, Any]:
-    """Return a job's result as a completion: its Markdown, or its fields as JSON, and how far it can be trusted."""
+    """Return a job's result as a completion: its Markdown, or its fields as JSON, with verdict and doubts."""
     verdict = Verdict.worst(*(page.verdict for page in document.pages))
     usage, fields = document.usage, document.fields
     unfit = next((page.fields_text for page in document.pages if page.fields_text is not None), None)
@@ -106,7 +106,7 @@ def completion(job: JobView, document: Document) -> dict[str, Any]:
 
 
 def of_job(job: JobView) -> tuple[str, str]:
-    """Return the code and the sentence of a job that has no result."""
+    """Return the error code and sentence of a job without a result."""
     if job.erased_at is not None:
         return _ERASED
     failure = job.failure or Failure.of(FailureCode.INTERNAL)
@@ -114,7 +114,7 @@ def of_job(job: JobView) -> tuple[str, str]:
 
 
 def of_line(asked: object, batch: JobState) -> tuple[str, str]:
-    """Return the same of a line that has no job, once its batch is over."""
+    """Return the error code and sentence of a line without a job, after its batch has ended."""
     if isinstance(asked, PeciaError):
         problem = of_error(asked)
         return problem.code, problem.detail

@@ -82,7 +82,7 @@ def _file_body(held: Held) -> dict[str, Any]:
 
 
 def result_body(held: Held, kind: str) -> dict[str, Any]:
-    """Return an output or error file, which is written whenever it is read: its size is not known."""
+    """Return an output or error file. It is written on each read, so its size is unknown."""
     name = f"{batch_name(held)}{kind}"
     about = {"bytes": None, "filename": f"{name}.jsonl", "purpose": "batch_output"}
     return _body(held, name.removeprefix("batch_"), held.view.finished_at) | about

@@ -43,7 +43,7 @@ _BYTES: Final = 16 * 1024**2
 
 @dataclass
 class LineReader:
-    """A batch's file, from where a line begins."""
+    """Reads a batch's file from any line onwards."""
 
     _open: ExitStack = field(default_factory=ExitStack)
     _lines: Any = None

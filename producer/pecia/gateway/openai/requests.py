@@ -115,7 +115,7 @@ def parse_chat(written: bytes) -> ChatRequest:
 
 
 def first_of(error: ValidationError, *before: str) -> str:
-    """Return what is wrong first, which quotes nothing."""
+    """Return the first validation error as a sentence, without quoting the input."""
     (first, *_) = error.errors(include_url=False, include_input=False)
     return f"{'.'.join(map(str, (*before, *first['loc']))) or 'The request'}: {first['msg']}."
 
