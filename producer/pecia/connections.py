@@ -318,9 +318,9 @@ class Announcements:
         self._pubsub: PubSub | None = None
 
     def wait(self) -> set[UUID]:
-        """Return which jobs were announced; an empty set says: look at all of them.
+        """Return the announced jobs; an empty set means that the caller must check all of them.
 
-        The first call subscribes and returns at once, for earlier announcements were not heard.
+        The first call subscribes and returns at once, because earlier announcements were missed.
         """
         heard: set[UUID] = set()
         if self._pubsub is None and self._subscribe():
@@ -359,7 +359,7 @@ class Announcements:
         return False
 
     def close(self) -> None:
-        """Subscribe to nothing any more."""
+        """End the subscription."""
         pubsub, self._pubsub = self._pubsub, None
         if pubsub is not None:
             with suppress(*redis_errors()):

@@ -78,7 +78,7 @@ def at_hand(original: Original, payloads: PayloadStore) -> Iterator[Path]:
         except (PayloadMissingError, PayloadCorruptError):
             raise errors.DocumentGoneError(original.job_id) from None
         except DecryptionError as error:
-            raise errors.InvalidSettingError(f"A document cannot be read. {error}") from None
+            raise errors.InvalidSettingError(f"The document cannot be read. {error}") from None
         yield target
 
 

@@ -441,7 +441,7 @@ class Store(Statements[D_co]):
             keys = self._keys.of_job(job_id, rows[0]["wrapped"]) if rows else self._keys
             contents = [keys.unseal(row["content"], row["sealed_for"]) for row in rows]
         except DecryptionError as error:
-            raise InvalidSettingError(f"A result cannot be read. {error}") from None
+            raise InvalidSettingError(f"The result cannot be read. {error}") from None
         found: list[PartOutcome] = []
         for row, content in zip(rows, contents, strict=True):
             failure = Failure.model_validate(row["failure"]) if row["failure"] else None

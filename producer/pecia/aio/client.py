@@ -134,7 +134,7 @@ class AsyncClient(AsyncAdmin):
                         options = options.model_copy(update={"batch": opened.id})
                     for items, of_lane in request.by_lane(some, options):
                         if self._open().backlog.limit(of_lane.priority):
-                            await step.settle()  # the step being written takes up room
+                            await step.settle()  # jobs that are being written count too
                         room_by = Deadline(timeout if block else 0)
                         with ExitStack() as spans:
                             traced, noted = submission.traced(items, of_lane.priority, spans)
@@ -354,7 +354,7 @@ class AsyncClient(AsyncAdmin):
             if refusal is None:
                 try:
                     return await connections.prepared(items, options)
-                except QueueFullError as error:  # a gateway's, to which the documents are sent again
+                except QueueFullError as error:  # from a gateway; the retry sends the documents again
                     refusal, rest = error, max(rest, error.retry_after)
             if not (pause := room_by.within(rest)):
                 raise refusal

@@ -21,9 +21,9 @@ PANELS: Final = {
         "read": "Read documents: pictures, TIFF, PDF, DICOM. Prints the jobs' ids, or with --wait their text.",
         "caption": "Describe videos, segment by segment and in a summary. Prints the jobs' ids, or with "
         "--wait the captions.",
-        "sample": "Write made-up medical documents to try things with: a PDF of some pages, pictures, a damaged file.",
+        "sample": "Write sample medical documents: a PDF of some pages, pictures, a damaged file.",
         "backfill": "Read all documents below a prefix, in the bulk lane. It can be repeated: no "
-        "document is submitted twice.",
+        "no document twice.",
         "watch-folder": "Read every document that is put into a folder, once, until Ctrl-C or SIGTERM.",
         "result": "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, "
         "subtitles.",
@@ -45,7 +45,7 @@ PANELS: Final = {
         "cancel": "Cancel jobs now. Jobs that have ended stay as they are.",
         "retry": "Run the failed and cancelled parts of ended jobs again. Pages that were read stay.",
         "dead": "Parts that the fleet has given up although their documents may be fine: list, inspect, retry them.",
-        "webhook": "Receivers that are notified of all jobs: register and test them, list and replay deliveries.",
+        "webhook": "Register and test receivers that are notified of all jobs; list and replay deliveries.",
     },
     "Fleet": {
         "up": "Run a fleet on this machine until Ctrl-C: Postgres, Redis, workers and Flower.",
@@ -54,7 +54,7 @@ PANELS: Final = {
         "doctor": "Check the stores and the workers. Exit 4 if something is unavailable, 1 if the stores differ.",
         "env": "Print the variables that other programs need to reach this fleet, such as `celery -A "
         "pecia_workers.app`.",
-        "usage": "Show the usage in tokens and seconds, discarded attempts included.",
+        "usage": "Show the usage in tokens and seconds, including discarded attempts.",
         "worker": "Run one process of the fleet until SIGTERM or Ctrl-C, which lets it finish its work.",
         "flower": "Serve Flower, where people watch the fleet, until SIGTERM or Ctrl-C.",
         "gateway": "Serve the fleet over HTTP to clients with a key, until SIGTERM or Ctrl-C.",

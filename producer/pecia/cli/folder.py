@@ -289,7 +289,7 @@ def _move(source: Path, target: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Of the source: the reason was written beside the target.
+    # The source is missing or unreadable: the reason is already beside the target.
     with suppress(FileNotFoundError, PermissionError), replacing(target) as scratch:
         shutil.copy2(source, scratch)
 

@@ -50,7 +50,7 @@ Language = Annotated[
 ]
 Fields = Annotated[Path | None, existing_file(help="JSON schema of the fields to extract from each page.")]
 NoCache = Annotated[bool, Option("--no-cache", help="Reuse no earlier result, and keep none for later jobs.")]
-Metadata = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Kept with the job.")]
+Metadata = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Metadata to store with the job.")]
 Block = Annotated[bool, Option("--block", help="Wait while the lane is full, instead of failing.")]
 Wait = Annotated[bool, Option("--wait", help="Wait for the results and print them, page by page.")]
 NoticeUrl = Annotated[str | None, Option("--webhook", help="URL to notify when a job has ended.")]
@@ -76,7 +76,9 @@ class WritingOptions:
         float | None, _writing(min=0, max=1, help="Choose among likeliest words up to this probability.")
     ] = None
     top_k: Annotated[int | None, _writing(min=0, help="Choose among so many likeliest words; 0: all.")] = None
-    repetition_penalty: Annotated[float | None, _writing(min=0, max=2, help="Above 1: repeat less.")] = None
+    repetition_penalty: Annotated[float | None, _writing(min=0, max=2, help="Above 1: less repetition.")] = (
+        None
+    )
     max_output_tokens: Annotated[int | None, _writing(min=1, help="Most tokens of an answer.")] = None
     seed: Annotated[int | None, _writing(min=0, help="Seed of the random choice: repeats an answer.")] = None
     adapter: Annotated[str | None, _writing(help="LoRA adapter of the fleet, by name.")] = None
@@ -218,7 +220,7 @@ class ReadingOptions:
         Option(
             metavar="STEPS",
             help="Steps before reading: blank, orient, deskew, downscale, separated by commas; or none. "
-            "Default: as the fleet is set.",
+            "Default: the fleet's setting.",
         ),
     ] = None
     prefer: Annotated[

@@ -163,7 +163,7 @@ def _beside(path: Path, media: MediaType) -> Truth | None:
         truth = _read(known, media)
     except ValidationError as error:
         why = _first_of(error)
-    except (OSError, ValueError) as error:  # of an encoding, too
+    except (OSError, ValueError) as error:  # includes decoding errors
         why = str(error)
     else:
         if truth.captions if media.is_video else truth.pages or truth.documents:

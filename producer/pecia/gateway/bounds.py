@@ -173,10 +173,10 @@ class Places:
 
 
 _too_many_uploads = partial(
-    too_many, "uploads", "This key sends too many documents at a time: send fewer.", 5
+    too_many, "uploads", "This key uploads too many documents at a time: send fewer.", 5
 )
 _too_many_results = partial(
-    too_many, "results", "This key has too many results written at a time: get fewer at once.", 5
+    too_many, "results", "This key has too many results in progress: request fewer at once.", 5
 )
 _UPLOADS: Final = (16, 256, _too_many_uploads)
 _RESULTS: Final = (4, 64, _too_many_results)
@@ -238,7 +238,7 @@ class Spool:
                     raise _too_many_uploads()
                 if self._bytes + (0 if came else counted) > self._most:
                     raise problems.busy(
-                        "The gateway takes in as many bytes of documents as it may: send them again later."
+                        "The gateway receives its maximum bytes of documents: send them again later."
                     )
 
             try:

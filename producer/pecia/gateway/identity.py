@@ -182,9 +182,9 @@ class Bearers:
         self.spool = Spool(
             max(largest, settings.gateway_spool_bytes), max(largest, settings.gateway_upload_bytes)
         )
-        drawing = "The gateway draws as many results as it does at a time: get this one later."
+        drawing = "The gateway renders its maximum number of results: request this one later."
         self.drawings = Places(settings.gateway_drawings, _WAITING_DRAWINGS, partial(busy, drawing))
-        looking = "Too many keys are looked up at a time: try again later."
+        looking = "The gateway looks up too many keys at a time: try again later."
         self._lookups = Places(*_LOOKED_UP, partial(busy, looking))
         self._known: dict[UUID, Bearer] = {}
         self._rate = SharedRate(connections.bus, settings.gateway_rate)

@@ -73,7 +73,7 @@ async def revoke_key(bearer: Administrator, key_id: UUID) -> None:
     access = bearer.client.connections.access
     key = await access.one(key_id)
     if key is None or key.tenant != bearer.key.tenant:
-        raise ProblemError(HTTPStatus.NOT_FOUND, "key_not_found", f"There is no key {key_id}.")
+        raise ProblemError(HTTPStatus.NOT_FOUND, "key_not_found", f"Key {key_id} does not exist.")
     await access.revoke(key_id)
 
 
@@ -82,7 +82,7 @@ async def look_at_tenants_usage(
     bearer: Administrator,
     since: Since = None,
     by: Annotated[
-        str | None, Query(description="Groups: `document_type`, `kind`, `lane`, `engine` or `metadata:KEY`.")
+        str | None, Query(description="Group by `document_type`, `kind`, `lane`, `engine` or `metadata:KEY`.")
     ] = None,
 ) -> Usage:
     """Get the usage of the tenant's parts that have ended since."""
@@ -93,7 +93,7 @@ async def _found(bearer: Administrator, endpoint: UUID) -> Endpoint:
     for one in await bearer.client.endpoints():
         if one.id == endpoint:
             return one
-    raise ProblemError(HTTPStatus.NOT_FOUND, "webhook_not_found", f"There is no webhook {endpoint}.")
+    raise ProblemError(HTTPStatus.NOT_FOUND, "webhook_not_found", f"Webhook {endpoint} does not exist.")
 
 
 async def _delivery(bearer: Administrator, delivery: UUID) -> Delivery:
@@ -101,7 +101,7 @@ async def _delivery(bearer: Administrator, delivery: UUID) -> Delivery:
         return await bearer.client.delivery(delivery)
     except InvalidOptionError:
         raise ProblemError(
-            HTTPStatus.NOT_FOUND, "delivery_not_found", f"There is no delivery {delivery}."
+            HTTPStatus.NOT_FOUND, "delivery_not_found", f"Delivery {delivery} does not exist."
         ) from None
 
 
@@ -162,6 +162,8 @@ async def replay_delivery(bearer: Administrator, delivery_id: UUID) -> Delivery:
     """Send an ended delivery again."""
     found = await _delivery(bearer, delivery_id)
     if not found.state.is_terminal:
-        raise ProblemError(HTTPStatus.CONFLICT, "delivery_not_over", "It is still on its way.")
+        raise ProblemError(
+            HTTPStatus.CONFLICT, "delivery_not_over", "The delivery has not ended: replay it later."
+        )
     await bearer.client.replay([found])
     return await _delivery(bearer, delivery_id)

@@ -174,7 +174,7 @@ class _Jobs:
         try:
             while some := list(islice(remaining, calls.FILES)):
                 while some:
-                    with ExitStack() as stack:  # of the documents of a request
+                    with ExitStack() as stack:  # closes the documents of a request
                         documents, refused = calls.opened(stack, some, options)
                         answered += refused
                         some = some[len(documents) + len(refused) :]
@@ -195,7 +195,7 @@ class _Jobs:
         except errors.SubmitError as error:
             if len(documents) == 1:
                 return [(documents[0][0].number, error)]
-            # All of them are refused: each has its own reason.
+            # The gateway refused all of them: submit each alone to learn its own reason.
             alone = [self._submit([one], options) for one in documents]
             return [outcome for outcomes in alone for outcome in outcomes]
         return list(calls.outcomes_of(answer, documents))
@@ -227,7 +227,7 @@ class _Jobs:
         return records.Batch.model_validate(self._gateway.ask("POST", "/batches", json={"name": name}))
 
     def batch(self, reference: str) -> records.Batch:
-        # No batch is called so, and no path reaches it.
+        # A batch has no such name, and no URL path could contain it.
         if not 0 < len(reference) <= storable.BATCH or reference in {".", ".."}:
             raise errors.BatchNotFoundError(reference)
         with calls.of_batch(reference):
@@ -328,7 +328,7 @@ class _Jobs:
     def of_job(self, job_id: UUID) -> records.UsageFigures:
         return records.UsageFigures.model_validate(self._gateway.get(f"/jobs/{job_id}/usage", job_id))
 
-    def since(self, moment: datetime | None, by: str | None) -> Any:  # noqa: ARG002  that of the accounts
+    def since(self, moment: datetime | None, by: str | None) -> Any:  # noqa: ARG002  the signature of `Accounts`
         raise calls.not_offered("the usage of a fleet")
 
     def fitting(self, selection: records.Selection) -> list[UUID]:
@@ -336,8 +336,8 @@ class _Jobs:
             raise calls.not_offered("erasing by time or metadata")
         return list(selection.job_ids)
 
-    def look(self, job_ids: Sequence[UUID]) -> list[records.Erasure]:  # noqa: ARG002  that of a purge
-        raise calls.not_offered("a look at what would be erased")
+    def look(self, job_ids: Sequence[UUID]) -> list[records.Erasure]:  # noqa: ARG002  the signature of `Purging`
+        raise calls.not_offered("a dry run of an erasure")
 
     def erase(self, job_ids: Sequence[UUID], reason: str | None) -> list[records.Erasure]:
         erased: list[records.Erasure] = []
@@ -385,7 +385,7 @@ class _Webhooks:
             return []
         if limit is not None and limit > calls.AT_ONCE:
             raise errors.InvalidOptionError(
-                f"A gateway shows {calls.AT_ONCE} deliveries at most: ask for less, of one job, endpoint or state."
+                f"A gateway returns at most {calls.AT_ONCE} deliveries: set a lower limit or a filter."
             )
         answer = self._gateway.get(
             "/deliveries",

@@ -135,7 +135,7 @@ class _Draft:
         """Return the number of a typed patient: of the only known one who is surely the same, or of a new one."""
         typed = claim_of(identity)
         if not (name_parts(typed.name) or typed.births or typed.numbers or typed.policies):
-            raise InvalidOptionError("Give a name, a date of birth or a number of the patient.")
+            raise InvalidOptionError("Give the patient's name, date of birth or a number.")
         return only_same(typed, map(claim_of, self._patients)) or self._add(Identity(**identity.model_dump()))
 
     def _accept(self) -> None:
