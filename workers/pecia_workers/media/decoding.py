@@ -86,7 +86,7 @@ def load_page(
     with _bounded_memory():
         source, index = _page(document, index, limits, password)
         pixels = source.pixels(index)
-        damage = source.damage if isinstance(source, PdfPages | TiffPages | ImagePages) else ()
+        damage = source.damage
         attachments = source.attachments(index) if isinstance(source, PdfPages) else 0
         page = _with_damage(_prepared(source, index, pixels, plan), pixels, damage)
         page = replace(page, attachments=attachments)
