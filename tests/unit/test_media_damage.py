@@ -191,6 +191,65 @@ def test_a_picture_within_the_content_that_is_cut_is_doubted(load: Load) -> None
         assert is_marked(load(written(stream(head + content + b"\nEI Q")))) is is_cut
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"BT /F 12 Tf 60 700 Td (Metformin 850 mg) Tj 0 -20 Td (Digoxin 0.2",
+        b"BT /F 12 Tf 60 700 Td (10 mg) Tj",
+    ],
+    ids=["string", "text object"],
+)
+def test_content_that_is_not_finished_is_doubted(content: bytes, load: Load) -> None:
+    finished = content + (b"5 mg) Tj ET" if content.endswith(b"2") else b" ET")
+    assert not damage(load(written(deflated(finished))))
+    assert is_marked(load(written(deflated(content))))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"BT /F 12 Tf 60 700 Td (a \\( b \\\\) Tj ((850) mg) Tj ET % an open bracket: (",
+        b"BT /F 12 Tf 60 700 Td (BT) Tj <28> Tj (5 mg) Tj\nET",
+    ],
+)
+def test_brackets_and_names_within_content_are_no_damage(content: bytes, load: Load) -> None:
+    assert not damage(load(written(deflated(content))))
+
+
+def masked(kind: str, *, cut: bool) -> bytes:
+    """Return a PDF of a black picture whose print is its mask."""
+    encoded_mask, about = PICTURES[kind]
+    encoded_mask = encoded_mask[: len(encoded_mask) // 2] if cut else encoded_mask
+    bits = b"" if b"/BitsPerComponent" in about else b"/BitsPerComponent 8 "
+    form = b"/Type /XObject /Subtype /Image /Width %d /Height %d " % (WIDE, HIGH)
+    is_stencil = b"CCITT" in about or b"JBIG2" in about
+    mask = form + (b"/ImageMask true " + about.replace(_GREY, b"") if is_stencil else bits + about)
+    picture = form + b"/BitsPerComponent 8 " + _GREY + b"/Filter /FlateDecode /%b 4 0 R"
+    page = box(WIDE, HIGH) + b" /Contents 5 0 R /Resources << /XObject << /Im 3 0 R >> >>"
+    shown = stream(b"q %d 0 0 %d 0 0 cm /Im Do Q" % (WIDE, HIGH))
+    black = stream(zlib.compress(bytes(WIDE * HIGH)), picture % (b"Mask" if is_stencil else b"SMask"))
+    return document([page], [black, stream(encoded_mask, mask), shown])
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "jpeg 2000", "flate", "group 4"])
+def test_a_mask_that_is_cut_is_doubted(kind: str, load: Load) -> None:
+    assert not damage(load(masked(kind, cut=False)))
+    assert is_marked(load(masked(kind, cut=True)))
+
+
+@pytest.mark.parametrize("options", [0, 1], ids=["one-dimensional", "two-dimensional"])
+def test_a_group_3_picture_of_a_pdf_that_is_cut_is_doubted(options: int, load: Load) -> None:
+    content = encoded(printed("1"), "TIFF", compression="group3", tiffinfo={278: HIGH, 292: options})
+    with Image.open(io.BytesIO(content)) as image:
+        [start], [length] = image.tag_v2[273], image.tag_v2[279]  # type: ignore[attr-defined]
+    about = _FAX.replace(b"/K -1", b"/K %d /EndOfLine true" % options)
+    about = b"/BitsPerComponent 1 " + _GREY + b"/Filter /CCITTFaxDecode " + about
+    for share, is_whole in ((1.0, True), (0.9, False), (0.5, False)):
+        fax = content[start : start + int(share * length)]
+        shown = picture_pdf(fax, (WIDE, HIGH), about).replace(b"/BitsPerComponent 8", b"", 1)
+        assert is_marked(load(shown)) != is_whole
+
+
 def test_a_form_that_is_cut_is_doubted(load: Load) -> None:
     font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
     whole = zlib.compress(lines())

@@ -50,6 +50,8 @@ from pecia_workers.layout.lines import box_of, scaled
 from pecia_workers.media import layer_text
 from pecia_workers.media.damage import (
     SavedPage,
+    has_line_ends,
+    has_lost_rows,
     is_deflate_cut,
     is_fax_broken,
     is_jbig2_broken,
@@ -145,7 +147,8 @@ class PdfPages:
         is_small = sum(picture.length for picture in pictures if not picture.filters) < _MOST_RAW
         saved = SavedPage(self._saved(index) if is_small and self._size <= _MOST_SAVED else b"")
         is_expected = self._tree.has_content(index, len(self._document))
-        if saved.has_lost_content(is_expected=is_expected, pictures=_count_pictures(page)):
+        pictures_shown = _count_pictures(page)
+        if self._tree.is_cut or saved.has_lost_content(is_expected=is_expected, pictures=pictures_shown):
             yield (0, 0, width, height)
         left = _MOST_CHECKED
         for picture in pictures:
@@ -553,16 +556,24 @@ class _EncodedPicture:
     def is_cut(self, saved: SavedPage) -> bool:
         """Whether its data ends early or is broken; `saved`: its page."""
         *outer, last = self.filters or ("",)
+        if saved.has_broken_mask(self.width, self.height):
+            return True
         if last in ("DCTDecode", "DCT", "JPXDecode"):
             return is_jpeg_broken(self._content(decoded=bool(outer)))
         if last in ("FlateDecode", "Fl") and not outer:
             return is_deflate_cut(self._content(), self._bytes())
         if last in ("LZWDecode", "LZW", "RunLengthDecode", "RL", "FlateDecode", "Fl", ""):
             return bool(raw.FPDFImageObj_GetImageDataDecoded(self.item, None, 0) < self._bytes())
-        is_fax = last == "CCITTFaxDecode" and saved.has_group4(self.width, self.height)
-        if not is_fax and last != "JBIG2Decode":
-            return False
-        content, pixels = self._content(decoded=bool(outer)), self._bilevel()
+        if last in ("CCITTFaxDecode", "JBIG2Decode"):
+            return self._is_bilevel_cut(
+                self._content(decoded=bool(outer)), saved, is_fax=last != "JBIG2Decode"
+            )
+        return False
+
+    def _is_bilevel_cut(self, content: bytes, saved: SavedPage, *, is_fax: bool) -> bool:
+        if is_fax and not saved.has_group4(self.width, self.height):
+            return has_line_ends(content) and has_lost_rows(content, self.height)
+        pixels = self._bilevel()
         if pixels is None:
             return True
         return is_fax_broken(content, pixels) if is_fax else is_jbig2_broken(content, pixels)
