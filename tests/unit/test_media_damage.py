@@ -250,6 +250,46 @@ def test_a_group_3_picture_of_a_pdf_that_is_cut_is_doubted(options: int, load: L
         assert is_marked(load(shown)) != is_whole
 
 
+def form(value: bytes, shown: bytes | None, *, about: bytes = b"") -> bytes:
+    """Return a page with a text field that shows something else than it holds; None: a viewer draws it."""
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>"
+    drawn = stream(
+        b"BT /F 11 Tf 2 6 Td (%b) Tj ET" % (shown or b""),
+        b"/Type /XObject /Subtype /Form /BBox [0 0 250 24] /Resources << /Font << /F 4 0 R >> >>",
+    )
+    look = b"" if shown is None else b"/AP << /N 5 0 R >>"
+    field = b"<< /Type /Annot /Subtype /Widget /FT /Tx /T (dose) /V (%b) /Rect [60 400 310 424] /F 4 %b %b >>"
+    page = box(595, 842) + b" /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >> /Annots [6 0 R]"
+    fields = b"/AcroForm << /Fields [6 0 R] /DA (/F 11 Tf 0 g) /DR << /Font << /F 4 0 R >> >> >>"
+    text = deflated(typeset([f"Line {number} of the form" for number in range(9)]))
+    return document([page], [text, font, drawn, field % (value, look, about)], catalogue=fields)
+
+
+_FORMAT = b"/AA << /F << /S /JavaScript /JS (AFNumber_Format\\(2, 0, 0, 0, '', true\\);) >> >>"
+
+
+@pytest.mark.parametrize(
+    ("content", "doubts"),
+    [
+        (form(b"Insulin 12 IU", b"Insulin 12 IU"), 0),
+        (form(b"Insulin 12 IU", None), 0),
+        (form(b"Insulin 12 IU", b"Insulin 72 IU"), 1),
+        (form(b"Insulin 12 IU", b""), 1),
+        (form(b"1234.5", b"1,234.50", about=_FORMAT), 0),
+        (form(b"secret12", b"********", about=b"/Ff 8192"), 0),
+    ],
+    ids=["as it is", "without a look", "another value", "nothing", "formatted", "password"],
+)
+def test_a_field_that_shows_another_value_than_it_holds_is_doubted(
+    content: bytes, doubts: int, file: MakeFile, limits: Limits
+) -> None:
+    page = load_page(file(content), 0, limits)
+    found = damage(page)
+    assert len(found) == doubts
+    assert all(doubt.box.bottom - doubt.box.top < 60 for doubt in found)
+    assert page.blocks
+
+
 def test_a_form_that_is_cut_is_doubted(load: Load) -> None:
     font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
     whole = zlib.compress(lines())
