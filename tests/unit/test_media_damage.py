@@ -286,7 +286,7 @@ def test_a_field_that_shows_another_value_than_it_holds_is_doubted(
     page = load_page(file(content), 0, limits)
     found = damage(page)
     assert len(found) == doubts
-    assert all(doubt.box.bottom - doubt.box.top < 60 for doubt in found)
+    assert all(doubt.box and doubt.box.bottom - doubt.box.top < 60 for doubt in found)
     assert page.blocks
 
 

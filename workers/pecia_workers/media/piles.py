@@ -21,7 +21,7 @@ _A4: Final = (1240, 1754)
 class PilePages:
     """The files' pages one after the other. One file is open at a time; a file that cannot be opened is one page."""
 
-    damage = ()  # each file says so of its own pages
+    damage: tuple[tuple[float, float, float, float], ...] = ()  # each file says so of its own pages
 
     def __init__(self, file: BinaryIO, limits: Limits, opening: Callable[[BinaryIO], PageSource]) -> None:
         """Find the files in one that stays open; `opening` opens each of them. Raises `MediaError`."""
