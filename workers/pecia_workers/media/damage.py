@@ -275,7 +275,7 @@ def _are_unfinished(contents: Sequence[bytes]) -> bool:
             return False
         plain = content
         for _ in range(_DEEPEST):
-            plain = _STRING.sub(b"", plain)
+            plain = _STRING.sub(b"", plain) if b"(" in plain else plain
         plain = re.sub(rb"%[^\r\n]*", b"", plain)
         if b"(" in plain:
             return True
