@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 from pydicom import Dataset, uid
+from pydicom.encaps import encapsulate, generate_frames
 from pydicom.filebase import DicomIO
 from pydicom.filewriter import write_dataset
 from pydicom.pixels.utils import pack_bits
@@ -18,8 +19,8 @@ from pydicom.pixels.utils import pack_bits
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.decoding import inspect_file, page_pixels
-from pecia_workers.media.pages import Limits, MediaError
+from pecia_workers.media.decoding import inspect_file, load_page, page_pixels
+from pecia_workers.media.pages import Limits, MediaError, Plan
 from tests.shared.dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, secondary_capture
 from tests.shared.fixture_types import MakeFile
 from tests.shared.hand_made_pdfs import blank_pdf, locked_pdf
@@ -286,7 +287,59 @@ def test_each_frame_is_a_page(file: MakeFile) -> None:
     assert (page_pixels(path, 1, LIMITS)[:, :, 0] == 255 - RAMP).all()
     with pytest.raises(MediaError, match="no_such_page"):
         page_pixels(path, 3, LIMITS)
-    assert failure(file(secondary_capture(RAMP, NumberOfFrames=-1))).code is FailureCode.EMPTY
+
+
+@pytest.mark.parametrize("stated", [-1, 2])
+@pytest.mark.parametrize(
+    "kind", ["as they are", "as they are, implicit", "without a preamble", "jpeg", "jpeg with offsets"]
+)
+def test_frames_that_are_not_counted_are_pages_too(kind: str, stated: int, file: MakeFile) -> None:
+    frames = np.stack([RAMP, 255 - RAMP, RAMP // 2])
+    about: dict[str, Any] = {}
+    if "implicit" in kind:
+        about["syntax"] = uid.ImplicitVRLittleEndian
+    if "jpeg" in kind:
+        about |= {"syntax": uid.JPEGBaseline8Bit, "compressed": [jpeg(frame, quality=95) for frame in frames]}
+    content = secondary_capture(frames, frames=3, **about, NumberOfFrames=stated)
+    if kind == "jpeg":
+        content = without_offsets(content)
+    path = file(content[132:] if "preamble" in kind else content)
+    assert len(inspect_file(path, LIMITS)) == 3
+    assert np.abs(page_pixels(path, 2, LIMITS)[:, :, 0].astype(int) - RAMP // 2).max() < 9
+
+
+def without_offsets(content: bytes) -> bytes:
+    dataset, buffer = pydicom.dcmread(io.BytesIO(content)), io.BytesIO()
+    dataset.PixelData = encapsulate(
+        list(generate_frames(dataset.PixelData, number_of_frames=3)), has_bot=False
+    )
+    dataset.save_as(buffer)
+    return buffer.getvalue()
+
+
+def test_a_jpeg_frame_that_lost_its_second_half_is_doubted(file: MakeFile) -> None:
+    whole = jpeg(np.random.default_rng(5).integers(0, 255, (100, 60), dtype=np.uint8))
+    for content, doubts in ((whole, 0), (whole[: len(whole) // 2] + b"\xff\xd9", 1)):
+        path = file(secondary_capture(RAMP, compressed=[content], syntax=uid.JPEGBaseline8Bit))
+        assert len(load_page(path, 0, LIMITS, Plan(steps=())).doubts) == doubts
+
+
+def test_bits_may_be_stored_at_the_upper_end(file: MakeFile) -> None:
+    upper = RAMP.astype(np.uint16) << 8
+    assert (shades(file(secondary_capture(upper, bits=8, HighBit=15))) == RAMP).all()
+
+
+def test_padding_and_hot_pixels_do_not_decide_what_is_black_and_white(file: MakeFile) -> None:
+    deep = RAMP.astype(np.int16) * 3 + 500
+    padded = deep.copy()
+    padded[:, :20] = -32768
+    hot = np.repeat(np.repeat(deep, 5, axis=0), 5, axis=1)
+    hot[7, 7] = 32767
+    shown = shades(file(secondary_capture(padded, PixelPaddingValue=-32768)))
+    assert np.abs(shown[:, 20:].astype(int) - RAMP[:, 20:]).max() <= 1
+    [page] = inspect_file(path := file(secondary_capture(hot)), LIMITS)
+    assert (page.width, page.height) == (300, 500)
+    assert np.ptp(page_pixels(path, 0, LIMITS)[8:, :, 0]) >= 250
 
 
 def test_the_pages_of_an_encapsulated_pdf_are_read(file: MakeFile) -> None:

@@ -122,6 +122,16 @@ def test_print_on_nothing_is_seen_whatever_its_colour(ink: int, file: MakeFile, 
     assert (pixels[0, 0] == 255 - ink).all()
 
 
+def test_white_print_beside_black_print_on_nothing_is_seen(file: MakeFile, limits: Limits) -> None:
+    image = Image.new("LA", (100, 100), (0, 0))
+    image.paste((0, 255), (10, 10, 30, 30))
+    image.paste((255, 255), (60, 60, 80, 80))
+    pixels = load_page(file(encoded(image, "PNG")), 0, limits).pixels.astype(int)
+    ground = pixels[0, 0, 0]
+    assert ground - pixels[20, 20, 0] > 64
+    assert pixels[70, 70, 0] - ground > 64
+
+
 def test_print_that_is_transparent_like_its_paper_is_seen(file: MakeFile, limits: Limits) -> None:
     image = Image.new("LA", (100, 100), (255, 0))
     image.paste((0, 0), (40, 40, 60, 60))

@@ -135,6 +135,17 @@ def test_of_sixteen_bits_zero_may_be_white_where_pillow_knows_it(file: MakeFile)
         page_pixels(file(deep_tiff(deep, 0, ">")), 0, LIMITS)
 
 
+def test_the_colours_of_a_palette_may_have_8_bits_where_16_are_due(file: MakeFile) -> None:
+    image = Image.fromarray(np.full((100, 60), 7, dtype=np.uint8))
+    image.putpalette([0, 0, 0] * 7 + [255, 200, 3])
+    content = encoded(image, "TIFF")
+    entry = content.index(struct.pack("<HHI", 320, 3, 768)) + 8
+    (start,) = struct.unpack_from("<I", content, entry)
+    colours = np.frombuffer(content[start : start + 2 * 768], "<u2") >> 8
+    content = content[:start] + colours.tobytes() + content[start + 2 * 768 :]
+    assert corner_and_middle(file(content))[0] == [255, 200, 3]
+
+
 def test_a_jpeg_of_twelve_bits_says_what_is_the_matter(file: MakeFile) -> None:
     content = bytearray(encoded(marked(), "JPEG"))
     content[content.index(b"\xff\xc0") + 4] = 12

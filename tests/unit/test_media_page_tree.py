@@ -17,7 +17,7 @@ from pecia_workers.media.decoding import inspect_file, load_page, page_pixels, p
 from pecia_workers.media.page_tree import PageTree
 from pecia_workers.media.pages import Limits, MediaError
 from tests.shared.fixture_types import MakeFile
-from tests.shared.hand_made_pdfs import assembled, blank_pdf, box, document, stream
+from tests.shared.hand_made_pdfs import assembled, blank_pdf, box, document, stream, text_pdf
 
 LIMITS = Limits.of(WorkerSettings())
 Tree: TypeAlias = "int | list[Tree]"
@@ -89,6 +89,17 @@ def test_a_document_changed_later_is_counted_by_its_last_tree(file: MakeFile) ->
     )
     changed = content + later + ending % (place, content.index(b"xref\n"), place + len(later))
     assert widths(changed, file) == [50]
+
+
+def test_a_document_whose_last_change_is_cut_is_doubted(file: MakeFile) -> None:
+    """What pdfium then shows is the document before that change."""
+    whole = io.BytesIO()
+    with pikepdf.open(io.BytesIO(text_pdf(["Warfarin 5 mg once daily"]))) as pdf:
+        pdf.save(whole)
+    content = whole.getvalue()
+    later = b"9 0 obj\n<< /Length 4 >> stream\n0 g\n\nendstream\nendobj\nxref\n0 0\ntrailer << /Size 10 >>\n"
+    for tail, doubts in ((b"", 0), (b"\n<html>object 5</html>", 0), (later, 1), (later[:30], 1)):
+        assert len(load_page(file(content + tail), 0, LIMITS).doubts) == doubts
 
 
 def test_a_tree_that_is_compressed_and_counts_too_few_is_refused_by_name(file: MakeFile) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 _CHUNK: Final = 1 << 20
 _MOST_INFLATED: Final = 1 << 28
@@ -154,6 +155,11 @@ def is_fax_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
     return abs(longer) > _SLACK + _TOLERANCE * len(content)
 
 
+def has_line_ends(content: bytes) -> bool:
+    """Whether a Group 3 picture begins with an end of line."""
+    return 0 < int.from_bytes(content[:2], "big") < 1 << 16 - _EOL_BITS + 1
+
+
 def has_lost_rows(content: bytes, rows: int) -> bool:
     """Return whether a Group 3 strip has fewer ends of lines than rows (ITU-T T.4, 4.1.2: 11 zeros, and a one)."""
     ones = np.flatnonzero(np.unpackbits(np.frombuffer(content, np.uint8)))
@@ -206,7 +212,18 @@ class SavedPage:
         abouts = b" ".join(about for about, _ in self._objects.values())
         if any(not re.search(rb"/%s\s*(?:\d+ 0 R|<<)" % re.escape(name), abouts) for name in names):
             return True
+        if _are_unfinished([content for _, content in shown]):
+            return True
         return sum(len(_INLINE.findall(content)) for is_own, content in shown if is_own) > pictures
+
+    def has_broken_mask(self, width: int, height: int) -> bool:
+        """Whether what masks a picture of this size ends early or is broken."""
+        size = rb"/Width %d\b" % width, rb"/Height %d\b" % height
+        abouts = [
+            about for about, _ in self._objects.values() if all(re.search(side, about) for side in size)
+        ]
+        masks = [int(mask[1]) for about in abouts if (mask := re.search(rb"/S?Mask (\d+) 0 R", about))]
+        return any(_is_mask_broken(*self._objects[mask]) for mask in masks if mask in self._objects)
 
     def _contents(self) -> set[int]:
         """Return the numbers of the page's own content streams."""
@@ -242,6 +259,47 @@ _CONTENTS: Final = rb"/Contents\s*(\[[^\]]*\]|\d+ 0 R)"
 _DEFLATED: Final = rb"/Filter\s*(/FlateDecode|\[\s*/FlateDecode\s*\])"
 _SHOWN: Final = re.compile(rb"/([^\s/<>\[\](){}%]+)\s+Do\b")
 _INLINE: Final = re.compile(rb"(?:^|\s)BI\s*/[^()]{1,300}?\sID\s")
+
+
+_TEXT_OBJECT: Final = re.compile(rb"(?<![\w*'\"/.])(?:(BT)|ET)(?![\w*'\"])")
+_STRING: Final = re.compile(rb"\((?:[^()\\]|\\.)*\)", re.DOTALL)
+_DEEPEST: Final = 8  # brackets within brackets
+
+
+def _are_unfinished(contents: Sequence[bytes]) -> bool:
+    """Whether content ends within a string, or all of it within a text object; of binary content it is not known."""
+    begun = 0
+    for content in contents:
+        if not content or _INLINE.search(content):
+            return False
+        plain = content
+        for _ in range(_DEEPEST):
+            plain = _STRING.sub(b"", plain) if b"(" in plain else plain
+        plain = re.sub(rb"%[^\r\n]*", b"", plain)
+        if b"(" in plain:
+            return True
+        begun += sum(1 if mark[1] else -1 for mark in _TEXT_OBJECT.finditer(plain))
+    return begun > 0
+
+
+def _is_mask_broken(about: bytes, content: bytes) -> bool:
+    if re.search(_DEFLATED, about):
+        return is_deflate_cut(content)
+    if re.search(rb"/Filter\s*\[?\s*/(?:DCT|JPX)Decode", about):
+        return is_jpeg_broken(content)
+    if b"/JBIG2Decode" in about:
+        return _is_jbig2_cut(content)
+    size = re.search(rb"/Width (\d+)", about), re.search(rb"/Height (\d+)", about)
+    if b"/CCITTFaxDecode" not in about or not re.search(rb"/K -", about) or not all(size):
+        return False
+    tags, (width, height) = ImageFileDirectory_v2(), (int(side[1]) for side in size if side)
+    tags.update({256: width, 257: height, 258: 1, 259: 4, 262: 0, 273: 0, 278: height, 279: len(content)})
+    picture = b"II*\0\x08\0\0\0" + tags.tobytes(8) + content  # which moves the strip behind the directory
+    try:
+        with Image.open(io.BytesIO(picture), formats=["TIFF"]) as image:
+            return is_fax_broken(content, np.asarray(image))
+    except Exception:  # noqa: BLE001  as above
+        return True
 
 
 def _inflated(about: bytes, content: bytes) -> bytes:

@@ -87,9 +87,9 @@ def load_page(
     with _bounded_memory():
         source, index = _page(document, index, limits, password)
         pixels = source.pixels(index)
-        damage = source.damage if isinstance(source, PdfPages | TiffPages | ImagePages) else ()
         attachments = source.attachments(index) if isinstance(source, PdfPages) else 0
-        page = _with_damage(_prepared(source, index, pixels, plan), pixels, damage)
+        page = _prepared(source, index, pixels, plan)  # which may find damage of its own
+        page = _with_damage(page, pixels, source.damage)
         page = replace(page, attachments=attachments)
         return page if page.blank else replace(page, barcodes=barcodes_of(page.pixels))
 

@@ -3,7 +3,9 @@
 Only elements that describe pixels are read; patients' names and numbers are skipped.
 """
 
+import io
 import logging
+import struct
 from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, Final
@@ -13,12 +15,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 from pydantic import SecretStr
 from pydicom import DataElement, Dataset, config, dcmread, uid
+from pydicom.encaps import generate_fragments, get_frame, parse_basic_offsets
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import apply_color_lut, apply_modality_lut, apply_windowing
 from pydicom.pixels.utils import pixel_array
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
+from pecia_workers.media.damage import is_jpeg_broken
 from pecia_workers.media.images import resized, translated_errors
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, PageSource
 from pecia_workers.media.pdf import PdfPages
@@ -40,7 +44,15 @@ _AROUND: Final = 8  # pixels, whose mean decides whether an overlay is seen bett
 _PALETTES: Final = ("Red", "Green", "Blue", "Alpha")
 _HEADER: Final[list[str | int]] = [
     *("SOPClassUID", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames"),
-    *("Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
+    *(
+        "Rows",
+        "Columns",
+        "BitsAllocated",
+        "BitsStored",
+        "HighBit",
+        "PixelRepresentation",
+        "PixelPaddingValue",
+    ),
     *_SHOWING,
     *("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"),
     *(group << 16 | element for group in _OVERLAYS for element in _OF_OVERLAY),
@@ -49,6 +61,14 @@ _HEADER: Final[list[str | int]] = [
     *(f"Segmented{colour}PaletteColorLookupTableData" for colour in _PALETTES),
 ]
 _PDF: Final = ["EncapsulatedDocument"]
+_STARTS: Final = (
+    b"\xff\xd8\xff",
+    b"\xff\x4f\xff\x51",
+    *(bytes((segments, 0, 0, 0)) for segments in range(1, 16)),
+)
+"""What a frame begins with: JPEG, JPEG 2000, run lengths."""
+_OUTLIERS: Final = 1e-5
+"""Share of a picture's pixels at either end that do not decide what is black and what is white."""
 _BYTE: Final = 8  # bits
 _FULL: Final = 255
 
@@ -81,14 +101,19 @@ class DicomPages:
         self._limits = limits
         self._source: BinaryIO | Dataset = file
         self._syntax = uid.UID(header.file_meta.TransferSyntaxUID)
+        self._stored, self._starts_at = file, file.tell() + (8 if self._syntax.is_implicit_VR else 12)
         if self._syntax.is_deflated or header.preamble is None:  # pydicom cannot seek in it
             self._source = _read(file, specific_tags=[*_HEADER, "PixelData"])
+            self._stored, self._starts_at = io.BytesIO(self._source.get("PixelData") or b""), 0
+        self._frames = self._count()
+        self.damage: tuple[tuple[float, float, float, float], ...] = ()
+        """Damaged places of the frame decoded last, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size of each requested frame; reads the header only."""
         with _errors():
             width, height = int(self._header.Columns), int(self._header.Rows)
-            chosen = self._limits.choose(int(self._header.get("NumberOfFrames") or 1), pages)
+            chosen = self._limits.choose(self._frames, pages)
             self._limits.check_page(width, height)
             sizes = [self._limits.square(width, height, _aspect(self._showing(index))) for index in chosen]
             self._limits.check_total(sum(wide * high for wide, high in sizes))
@@ -115,12 +140,13 @@ class DicomPages:
         """Decode one frame."""
         (info,) = self.infos(PageRanges(((index + 1, index + 1),)))
         with _errors():
-            self._rewind()
-            stored = pixel_array(self._source, index=index)
+            bits, spare = self._header.BitsStored, 0
+            if not self._syntax.is_compressed:  # some writers leave the lower bits free
+                spare = max(0, min(self._header.BitsAllocated, self._header.get("HighBit", 0) + 1) - bits)
+            stored: NDArray[Any] = self._decoded(index, bits_stored=bits + spare) >> spare
             written = stored
-            if stored.dtype.itemsize * _BYTE > self._header.BitsStored and not self._syntax.is_compressed:
-                self._rewind()
-                written = pixel_array(self._source, index=index, correct_unused_bits=False)
+            if stored.dtype.itemsize * _BYTE > bits and not self._syntax.is_compressed:
+                written = self._decoded(index, correct_unused_bits=False)
             if stored.ndim == 2 and self._header.PhotometricInterpretation == "PALETTE COLOR":  # noqa: PLR2004  one sample
                 entries, first, _bits = self._header.RedPaletteColorLookupTableDescriptor
                 palette = apply_color_lut(np.arange(first, first + (entries or 2**16)), self._header)
@@ -130,19 +156,49 @@ class DicomPages:
             elif stored.ndim == 2:  # noqa: PLR2004  as above
                 stored = np.repeat(self._grey(stored, self._showing(index))[:, :, np.newaxis], 3, axis=2)
             else:
-                stored = _eight_bits(stored, self._header.BitsStored)
+                stored = _eight_bits(stored, bits)
             pixels = np.ascontiguousarray(stored[:, :, :3])
             for group in _OVERLAYS:
                 self._lay_over(pixels, group, index, written)
+            self.damage = ((0, 0, info.width, info.height),) if self._is_broken(index) else ()
             return resized(pixels, info.width, info.height)
 
     def close(self) -> None:
         """Free the decoded frames."""
         self._source = Dataset()
 
-    def _rewind(self) -> None:
+    def _count(self) -> int:
+        """Return how many frames are stored, which may be more than the file says."""
+        header, stated, length = self._header, int(self._header.get("NumberOfFrames") or 1), 0
+        with suppress(AttributeError, TypeError, ValueError, ZeroDivisionError, struct.error):
+            if not self._syntax.is_compressed:
+                bits = header.Rows * header.Columns * header.SamplesPerPixel * header.BitsAllocated
+                length = len(getattr(self._source, "PixelData", b""))
+                if self._starts_at:
+                    self._stored.seek(self._starts_at - 4)
+                    order = "<" if self._syntax.is_little_endian else ">"
+                    (length,) = struct.unpack(f"{order}I", self._stored.read(4))
+                return max(stated, _BYTE * length // int(bits))
+            self._stored.seek(self._starts_at)
+            starts = parse_basic_offsets(self._stored)
+            fragments = generate_fragments(self._stored) if not starts[1:] else ()
+            return max(stated, len(starts), sum(part.startswith(_STARTS) for part in fragments))
+        return stated
+
+    def _decoded(self, index: int, **options: Any) -> NDArray[Any]:
         if not isinstance(self._source, Dataset):
             self._source.seek(0)
+        frames: NDArray[Any] = pixel_array(
+            self._source, index=index, number_of_frames=self._frames, **options
+        )
+        return frames
+
+    def _is_broken(self, index: int) -> bool:
+        """Whether a frame in JPEG has lost bytes, which its decoder does not say."""
+        if self._syntax not in uid.JPEGTransferSyntaxes:
+            return False
+        self._stored.seek(self._starts_at)
+        return is_jpeg_broken(get_frame(self._stored, index, number_of_frames=self._frames))
 
     def _showing(self, index: int) -> Dataset:
         """Return the elements that map a frame's values: of its functional groups, the shared ones, or the root."""
@@ -179,7 +235,9 @@ class DicomPages:
             if header.BitsStored <= _BYTE and header.PixelRepresentation == 0 and not is_rescaled:
                 shades = stored * (_FULL / (2**header.BitsStored - 1))
             else:
-                low, high = float(values.min()), float(values.max())
+                shown = values[stored != header.get("PixelPaddingValue")]
+                shown = shown if shown.size else values
+                low, high = map(float, np.quantile(shown, (_OUTLIERS, 1 - _OUTLIERS), method="nearest"))
                 shades = (values - low) * (_FULL / max(high - low, 1e-9))
         grey: NDArray[np.uint8] = np.clip(np.rint(shades), 0, _FULL).astype(np.uint8)
         return np.invert(grey) if header.PhotometricInterpretation == "MONOCHROME1" else grey

@@ -13,7 +13,7 @@ from typing import IO, BinaryIO, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageChops, ImageOps, ImagePalette, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
 from pecia_schemas.failures import FailureCode
@@ -22,7 +22,10 @@ from pecia_workers.media.damage import has_lost_rows, is_fax_broken, is_jpeg_bro
 from pecia_workers.media.pages import Limits, MediaError, PageInfo
 
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
-_COMPRESSION, _GROUP_3, _GROUP_4, _FILL_ORDER = 259, 3, 4, 266
+_COMPRESSION, _GROUP_3, _GROUP_4, _JPEG, _FILL_ORDER = 259, 3, 4, 7, 266
+_COLOUR_MAP, _JPEG_TABLES = 320, 347
+_PLANES, _APART = 284, 2
+_TILE_WIDTH, _TILE_HEIGHT, _TILES = 322, 323, 324
 _STRIPS, _ROWS_A_STRIP, _STRIP_LENGTHS = 273, 278, 279
 _REVERSED: Final = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 _X_RESOLUTION, _Y_RESOLUTION = 282, 283
@@ -78,23 +81,30 @@ class TiffPages:
             image = self._open(index)
             self._limits.check_page(*image.size)
             inverted = image.mode[0] == "I" and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
-            is_broken, size = self._is_broken(image), self._size(image)
+            turn, size = image.tag_v2.get(_ORIENTATION_TAG), self._size(image)  # gone once it is decoded
+            is_broken = _lacks_strips(image) or self._is_broken(image, turn)
             pixels = resized(to_rgb(ImageOps.exif_transpose(image)), *size)
             self.damage = ((0, 0, pixels.shape[1], pixels.shape[0]),) if is_broken else ()
             return np.invert(pixels) if inverted else pixels  # Pillow does it itself up to 8 bits
 
-    def _is_broken(self, image: TiffImageFile) -> bool:
-        """Return whether rows of a Group 3 or 4 frame are lost, which Pillow does not report."""
-        compression = image.tag_v2.get(_COMPRESSION)
-        if compression not in (_GROUP_3, _GROUP_4) or image.mode != "1" or not image.tag_v2.get(_STRIPS):
+    def _is_broken(self, image: TiffImageFile, turn: int | None) -> bool:
+        """Return whether rows of a Group 3 or 4 frame, or bytes of a JPEG one, are lost, which Pillow does not report."""
+        compression, is_jpeg = image.tag_v2.get(_COMPRESSION), image.tag_v2.get(_COMPRESSION) == _JPEG
+        is_fax = compression in (_GROUP_3, _GROUP_4) and image.mode == "1"
+        if not (is_fax or is_jpeg) or not image.tag_v2.get(_STRIPS):
             return False
-        pixels, is_reversed = np.asarray(image), image.tag_v2.get(_FILL_ORDER, 1) != 1
+        pixels, is_reversed = np.asarray(_as_stored(image, turn)), image.tag_v2.get(_FILL_ORDER, 1) != 1
+        tables = image.tag_v2.get(_JPEG_TABLES, b"\xff\xd8\xff\xd9")
         rows = min(len(pixels), image.tag_v2.get(_ROWS_A_STRIP, len(pixels)))
         for number, (at, length) in enumerate(
             zip(image.tag_v2[_STRIPS], image.tag_v2[_STRIP_LENGTHS], strict=False)
         ):
             self._file.seek(at)
             content = self._file.read(length)
+            if is_jpeg:
+                if is_jpeg_broken(tables[:-2] + content[2:]):
+                    return True
+                continue
             if is_reversed:
                 content = content.translate(_REVERSED)
             strip = pixels[number * rows : (number + 1) * rows]
@@ -125,7 +135,7 @@ class TiffPages:
     def _open(self, index: int) -> TiffImageFile:
         file = _StartingElsewhere(self._file, self._layout.header(self._frames[index]))
         try:
-            return TiffImageFile(cast("IO[bytes]", file))
+            image = TiffImageFile(cast("IO[bytes]", file))
         except SyntaxError as error:
             if "unknown pixel mode" not in str(error):
                 raise
@@ -133,6 +143,10 @@ class TiffPages:
                 "The TIFF stores its colours in a way that is not decoded here: save it with 8 bits a sample."
             )
             raise MediaError(FailureCode.UNSUPPORTED_TYPE, found) from None
+        colours = image.tag_v2.get(_COLOUR_MAP) if image.mode == "P" else None
+        if colours and max(colours) <= _EIGHT_BITS:  # of 16 bits; some programs write 8
+            image.palette = ImagePalette.raw("RGB;L", bytes(colours))
+        return image
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +259,7 @@ _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # JPEG marke
 _ORIENTATION_TAG = 0x0112
 _SIDEWAYS = frozenset({5, 6, 7, 8})  # EXIF orientations that swap width and height
 _EIGHT_BITS, _SIXTEEN_BITS = 0xFF, 0xFFFF
+_LIGHT: Final = 230
 _LEAST_SEEN: Final = 6
 """Least contrast between ink and paper, in levels."""
 
@@ -314,6 +329,26 @@ class ImagePages:
         self._image.close()
 
 
+def _lacks_strips(image: TiffImageFile) -> bool:
+    """Return whether a frame lists fewer strips or tiles than its rows need, or empty ones."""
+    tags = image.tag_v2
+    across = math.ceil(tags[_WIDTH] / tags[_TILE_WIDTH]) if _TILES in tags else 1
+    rows = tags.get(_TILE_HEIGHT if _TILES in tags else _ROWS_A_STRIP) or tags[_HEIGHT]
+    planes = len(image.getbands()) if tags.get(_PLANES) == _APART else 1
+    starts = tags.get(_TILES) or tags.get(_STRIPS) or ()
+    return len(starts) < across * math.ceil(tags[_HEIGHT] / rows) * planes or 0 in starts
+
+
+_STORED: Final = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}
+"""The `Image.Transpose` that undoes the transposition of an orientation."""
+
+
+def _as_stored(image: Image.Image, orientation: int | None) -> Image.Image:
+    image.load()
+    turn = _STORED.get(orientation or 1)
+    return image if turn is None else image.transpose(Image.Transpose(turn))
+
+
 def _aspect(across: object, down: object) -> float:
     """Return the ratio of a pixel's height to its width by a file's resolutions; 1 without valid ones."""
     with suppress(TypeError, ValueError, ZeroDivisionError):
@@ -331,7 +366,8 @@ def resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.ui
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     """Return 8-bit RGB of a picture in any mode: deep greys scaled instead of clipped, transparency on white.
 
-    Ink invisible on white is put on black, or made opaque, so that it is not lost.
+    Ink invisible on white is put on black, or made opaque, so that it is not lost; white print beside dark print is put on
+    grey.
     """
     if image.mode[0] in "IF":
         values = np.nan_to_num(np.asarray(image).astype(np.float32))
@@ -343,7 +379,7 @@ def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
         return np.repeat(grey[:, :, np.newaxis], 3, axis=2)
     if image.has_transparency_data:
         layer = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, _ground(layer)), layer)
         if _contrast(image) < _LEAST_SEEN:  # as of white print
             on_black = Image.alpha_composite(Image.new("RGBA", layer.size, "black"), layer)
             image = max(image, on_black, key=_contrast)
@@ -356,6 +392,15 @@ def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     ):  # some writers take 0 for all ink, some for none
         image = max(image, ImageChops.invert(image), key=_contrast)
     return np.array(image.convert("RGB"))
+
+
+def _ground(layer: Image.Image) -> str:
+    """Return the colour on which all print is seen that stands on transparent paper."""
+    grey, alpha = np.asarray(layer.convert("L")), np.asarray(layer)[:, :, 3]
+    is_seen = alpha > _EIGHT_BITS // 2
+    is_light = is_seen & (grey > _LIGHT)
+    is_mixed = is_light.any() and (is_seen & ~is_light).any()
+    return "grey" if is_mixed and is_light.mean() < np.mean(~is_seen) else "white"
 
 
 def _contrast(image: Image.Image) -> float:

@@ -46,6 +46,8 @@ class PageTree:
     filled: frozenset[int]
     """Objects of pages with content."""
     is_portfolio: bool = False
+    is_cut: bool = False
+    """Objects follow the last end mark: an update lost its end, and the pages are those before it."""
     counts: tuple[tuple[int, int], ...] | None = None
     """First and last byte of each /Count of the tree; None if one is in an object stream."""
 
@@ -92,6 +94,7 @@ class PageTree:
                 number for number in pages if number in bodies and _CONTENTS.search(bodies[number][1])
             ),
             is_portfolio=any(_PORTFOLIO.search(body) for body in catalogues[-1:]),
+            is_cut=(end := content.rfind(b"%%EOF")) >= 0 and bool(_OBJECT.search(content, end)),
             counts=tuple(count for count in counts if count) if all(counts) else None,
         )
 

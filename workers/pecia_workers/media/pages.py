@@ -207,6 +207,9 @@ EVERY_STEP: Final = Plan()
 class PageSource(Protocol):
     """An open file whose pages can be decoded one by one, in any order."""
 
+    damage: tuple[tuple[float, float, float, float], ...]
+    """Damaged places of the page decoded last, in its pixels."""
+
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size of each requested page, all if None, without decoding any. Raises `MediaError`."""
         ...

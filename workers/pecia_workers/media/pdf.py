@@ -9,10 +9,11 @@ import ctypes
 import io
 import math
 import os
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 import pypdfium2
@@ -46,6 +47,7 @@ _SMALL: Final = 0.45
 _LEAST_SHOWN: Final = 0.1
 """Least share of a page for pictures that determine its resolution."""
 _FINE: Final = 10_000
+_PASSWORD, _EMPTY = 1 << 13, 2  # a flag of fields; bytes of a string without a letter
 _REOPEN_AFTER = 16  # pages: pdfium keeps every stream it has read until the document is closed
 _MOST_LOST: Final = 0.1
 """Greatest share of a page below pictures that cannot be decoded."""
@@ -131,7 +133,7 @@ class PdfPages:
         is_small = sum(length for one, length in measured if not one.filters()) < _MOST_RAW
         saved = SavedPage(self._saved(index) if is_small and self._size <= _MOST_SAVED else b"")
         is_expected = self._tree.has_content(index, len(self._document))
-        if saved.has_lost_content(is_expected=is_expected, pictures=len(pictures)):
+        if self._tree.is_cut or saved.has_lost_content(is_expected=is_expected, pictures=len(pictures)):
             yield (0, 0, *pixels.shape[1::-1])
         left = _MOST_CHECKED
         for picture, length in measured:
@@ -172,21 +174,45 @@ class PdfPages:
         """
         with suppress(pypdfium2.PdfiumError, MemoryError):
             struck: list[Rectangle] = []
+            filled: list[tuple[raw.FS_RECTF, str]] = []
             with closing(self._document[index]) as page:
                 for number in range(raw.FPDFPage_GetAnnotCount(page)):  # flattening drops what has this flag
                     note = raw.FPDFPage_GetAnnot(page, number)
                     struck += struck_places(note)
+                    filled += self._values(note)
                     flags = raw.FPDFAnnot_GetFlags(note) & ~raw.FPDF_ANNOT_FLAG_INVISIBLE
                     raw.FPDFAnnot_SetFlags(note, flags)
                     raw.FPDFPage_CloseAnnot(note)
                 raw.FPDFPage_Flatten(page, raw.FLAT_NORMALDISPLAY)
             with closing(self._document[index]) as page:
+                self.damage += tuple(_unshown(page, filled, pixels))
                 anyhow = plan.prefer is Prefer.LAYER
                 may_turn = Preparation.ORIENT in plan.steps
                 layer = text_layer(page, pixels, may_turn=may_turn, hidden=anyhow, struck=struck)
                 trusted = (None, Distrust.UNCOVERED) if plan.completes else (None,)
                 return layer if layer.characters and (anyhow or layer.distrust in trusted) else None
         return None
+
+    def _values(self, note: Any) -> Iterator[tuple[raw.FS_RECTF, str]]:
+        """Yield place and value of a visible, filled text field, unless a script or a barcode displays it."""
+        form = self._document.formenv
+        if not form or raw.FPDFAnnot_GetFormFieldType(form, note) != raw.FPDF_FORMFIELD_TEXTFIELD:
+            return
+        script = raw.FPDFAnnot_GetFormAdditionalActionJavaScript
+        if (
+            raw.FPDFAnnot_GetFlags(note) & (raw.FPDF_ANNOT_FLAG_HIDDEN | raw.FPDF_ANNOT_FLAG_NOVIEW)
+            or raw.FPDFAnnot_GetFormFieldFlags(form, note) & _PASSWORD
+            or raw.FPDFAnnot_HasKey(note, b"PMD")
+            or script(form, note, raw.FPDF_ANNOT_AACTION_FORMAT, None, 0) > _EMPTY
+        ):
+            return
+        place, length = raw.FS_RECTF(), raw.FPDFAnnot_GetFormFieldValue(form, note, None, 0)
+        value = ctypes.create_string_buffer(length)
+        raw.FPDFAnnot_GetFormFieldValue(
+            form, note, ctypes.cast(value, ctypes.POINTER(raw.FPDF_WCHAR)), length
+        )
+        if raw.FPDFAnnot_GetRect(note, place):
+            yield place, value.raw.decode("utf-16-le", "replace")
 
     def close(self) -> None:
         """Free the document."""
@@ -291,6 +317,23 @@ def _translated_errors(*, password: bool = False) -> Iterator[None]:
             found = "The PDF is protected by a certificate or a rights manager."
             raise MediaError(FailureCode.ENCRYPTED, found) from None
         raise MediaError(FailureCode.DAMAGED, "The PDF cannot be read.") from None
+
+
+def _unshown(
+    page: pypdfium2.PdfPage, filled: Iterable[tuple[raw.FS_RECTF, str]], pixels: NDArray[np.uint8]
+) -> Iterator[Rectangle]:
+    """Yield the places of fields whose picture shows another text than their value, as after a partial update."""
+    matrix = placing(page, *pixels.shape[1::-1])
+    with closing(page.get_textpage()) as text:
+        for place, value in filled:
+            box = (place.left, place.bottom, place.right, place.top)
+            if _signs(value) not in _signs(text.get_text_bounded(*box)):
+                yield cast("Rectangle", matrix.on_rect(*box))
+
+
+def _signs(text: str) -> str:
+    """Return the letters and digits that every font names alike."""
+    return "".join(sign for sign in unicodedata.normalize("NFKC", text) if sign.isascii() and sign.isalnum())
 
 
 def _densities(page: pypdfium2.PdfPage) -> Iterator[float]:

@@ -13,6 +13,8 @@ from pypdfium2 import raw
 
 from pecia_workers.media.damage import (
     SavedPage,
+    has_line_ends,
+    has_lost_rows,
     is_deflate_cut,
     is_fax_broken,
     is_jbig2_broken,
@@ -135,21 +137,28 @@ class Picture:
         """Return whether its data is truncated or corrupt; `saved`: its page."""
         *outer, last = self.filters() or ("",)
         least = self.height * -(-self.width * self.bits // 8)  # bytes of its pixels
+        if saved.has_broken_mask(self.width, self.height):
+            return True
         if last in ("DCTDecode", "DCT", "JPXDecode"):
             return is_jpeg_broken(self._content(decoded=bool(outer)))
         if last in ("FlateDecode", "Fl") and not outer:
             return is_deflate_cut(self._content(), least)
         if last in ("LZWDecode", "LZW", "RunLengthDecode", "RL", "FlateDecode", "Fl", ""):
             return bool(raw.FPDFImageObj_GetImageDataDecoded(self.item, None, 0) < least)
-        is_fax = last == "CCITTFaxDecode" and saved.has_group4(self.width, self.height)
-        if not is_fax and last != "JBIG2Decode":
-            return False
+        if last in ("CCITTFaxDecode", "JBIG2Decode"):
+            content = self._content(decoded=bool(outer))
+            return self._is_bilevel_cut(content, saved, is_fax=last == "CCITTFaxDecode")
+        return False
+
+    def _is_bilevel_cut(self, content: bytes, saved: SavedPage, *, is_fax: bool) -> bool:
+        if is_fax and not saved.has_group4(self.width, self.height):
+            return has_line_ends(content) and has_lost_rows(content, self.height)
         bitmap = raw.FPDFImageObj_GetBitmap(self.item)
         if not bitmap:
             return True
         pixels = pypdfium2.PdfBitmap.from_raw(bitmap).to_numpy()  # which frees the bitmap with its buffer
         light: NDArray[np.bool_] = (pixels if pixels.ndim == 2 else pixels[:, :, 0]) >= _PAPER  # noqa: PLR2004  grey
-        return (is_fax_broken if is_fax else is_jbig2_broken)(self._content(decoded=bool(outer)), light)
+        return (is_fax_broken if is_fax else is_jbig2_broken)(content, light)
 
     def _content(self, *, decoded: bool = False) -> bytes:
         read = raw.FPDFImageObj_GetImageDataDecoded if decoded else raw.FPDFImageObj_GetImageDataRaw

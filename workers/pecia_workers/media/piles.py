@@ -20,6 +20,8 @@ _A4: Final = (1240, 1754)
 class PilePages:
     """The files' pages one after the other. One file is open at a time; a file that cannot be opened is one page."""
 
+    damage: tuple[tuple[float, float, float, float], ...] = ()  # each file says so of its own pages
+
     def __init__(self, file: BinaryIO, limits: Limits, opening: Callable[[BinaryIO], PageSource]) -> None:
         """Find the files in an open one; `opening` opens each of them. Raises `MediaError`."""
         self._file, self._limits, self._opening = file, limits, opening
