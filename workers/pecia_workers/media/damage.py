@@ -156,7 +156,7 @@ def is_fax_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
 
 
 def has_line_ends(content: bytes) -> bool:
-    """Whether a Group 3 picture begins with an end of line."""
+    """Return whether a Group 3 picture begins with an end of line."""
     return 0 < int.from_bytes(content[:2], "big") < 1 << 16 - _EOL_BITS + 1
 
 
@@ -217,7 +217,7 @@ class SavedPage:
         return sum(len(_INLINE.findall(content)) for is_own, content in shown if is_own) > pictures
 
     def has_broken_mask(self, width: int, height: int) -> bool:
-        """Whether what masks a picture of this size ends early or is broken."""
+        """Return whether the mask of a picture of this size is truncated or corrupt."""
         size = rb"/Width %d\b" % width, rb"/Height %d\b" % height
         abouts = [
             about for about, _ in self._objects.values() if all(re.search(side, about) for side in size)
@@ -267,7 +267,7 @@ _DEEPEST: Final = 8  # brackets within brackets
 
 
 def _are_unfinished(contents: Sequence[bytes]) -> bool:
-    """Whether content ends within a string, or all of it within a text object; of binary content it is not known."""
+    """Return whether content ends within a string or text object; False for binary content."""
     begun = 0
     for content in contents:
         if not content or _INLINE.search(content):

@@ -66,7 +66,7 @@ _STARTS: Final = (
     b"\xff\x4f\xff\x51",
     *(bytes((segments, 0, 0, 0)) for segments in range(1, 16)),
 )
-"""What a frame begins with: JPEG, JPEG 2000, run lengths."""
+"""First bytes of frames: JPEG, JPEG 2000, run lengths."""
 _OUTLIERS: Final = 1e-5
 """Share of a picture's pixels at either end that do not decide what is black and what is white."""
 _BYTE: Final = 8  # bits
@@ -194,7 +194,7 @@ class DicomPages:
         return frames
 
     def _is_broken(self, index: int) -> bool:
-        """Whether a frame in JPEG has lost bytes, which its decoder does not say."""
+        """Return whether a JPEG frame has lost bytes, which its decoder does not report."""
         if self._syntax not in uid.JPEGTransferSyntaxes:
             return False
         self._stored.seek(self._starts_at)

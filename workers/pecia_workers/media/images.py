@@ -88,7 +88,7 @@ class TiffPages:
             return np.invert(pixels) if inverted else pixels  # Pillow does it itself up to 8 bits
 
     def _is_broken(self, image: TiffImageFile, turn: int | None) -> bool:
-        """Return whether rows of a Group 3 or 4 frame, or bytes of a JPEG one, are lost, which Pillow does not report."""
+        """Return whether rows of a fax frame, or bytes of a JPEG one, are lost, which Pillow does not report."""
         compression, is_jpeg = image.tag_v2.get(_COMPRESSION), image.tag_v2.get(_COMPRESSION) == _JPEG
         is_fax = compression in (_GROUP_3, _GROUP_4) and image.mode == "1"
         if not (is_fax or is_jpeg) or not image.tag_v2.get(_STRIPS):
@@ -366,8 +366,7 @@ def resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.ui
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     """Return 8-bit RGB of a picture in any mode: deep greys scaled instead of clipped, transparency on white.
 
-    Ink invisible on white is put on black, or made opaque, so that it is not lost; white print beside dark print is put on
-    grey.
+    Ink that is invisible on white is put on black, or made opaque. White print beside dark print is put on grey.
     """
     if image.mode[0] in "IF":
         values = np.nan_to_num(np.asarray(image).astype(np.float32))

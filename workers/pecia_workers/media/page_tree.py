@@ -47,7 +47,7 @@ class PageTree:
     """Objects of pages with content."""
     is_portfolio: bool = False
     is_cut: bool = False
-    """Objects follow the last end mark: an update lost its end, and the pages are those before it."""
+    """Whether objects follow the last end marker: an update lost its end, and the pages are those before it."""
     counts: tuple[tuple[int, int], ...] | None = None
     """First and last byte of each /Count of the tree; None if one is in an object stream."""
 
