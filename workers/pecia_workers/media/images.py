@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import IO, BinaryIO, Final, Self, cast
+from typing import IO, Any, BinaryIO, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType, PageRanges
 from pecia_workers.media.damage import has_lost_rows, is_fax_broken, is_jpeg_broken
+from pecia_workers.media.files import Part, PartFile
 from pecia_workers.media.pages import Limits, MediaError, PageInfo
 
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
@@ -211,34 +212,22 @@ class _Layout:
         return int(number)
 
 
-class _StartingElsewhere(io.RawIOBase):
+class _StartingElsewhere(PartFile):
     """A file whose first bytes are others."""
 
     def __init__(self, file: BinaryIO, head: bytes) -> None:
+        super().__init__(file, Part(0, file.seek(0, io.SEEK_END)))
         self._file, self._head = file, head
-        file.seek(0)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
 
     def fileno(self) -> int:
-        return self._file.fileno()
+        return self._file.fileno()  # for libtiff, which reads a frame without the first bytes
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        at = self._file.tell()
-        content = self._file.read(len(buffer))
-        content = self._head[at : at + len(content)] + content[max(0, len(self._head) - at) :]
-        buffer[: len(content)] = content
-        return len(content)
+    def readinto(self, buffer: Any) -> int:
+        at = self.tell()
+        count = super().readinto(buffer)
+        head = self._head[at : at + count]
+        buffer[: len(head)] = head
+        return count
 
 
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # JPEG markers that begin a picture

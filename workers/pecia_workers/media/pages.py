@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from pecia_schemas.blocks import Block, Box, Doubt, Line
 from pecia_schemas.failures import FailureCode
@@ -147,7 +148,7 @@ class Limits:
 class PageInfo:
     """A page that is not decoded yet, by the size at which it will be."""
 
-    index: int
+    index: Annotated[int, Field(ge=0, lt=2**31)]
     """Counted from 0."""
     width: int
     """Pixels, after EXIF orientation and a PDF's /Rotate; a page that turns out to lie on its side swaps both."""
@@ -229,7 +230,7 @@ class VideoInfo:
 
     duration: float
     """Seconds."""
-    fps: float
+    fps: Annotated[float, Field(gt=0, le=1e6)]
     """Frames per second, on average."""
     width: int
     """Pixels as they are coded; a video that is turned for display swaps both."""

@@ -196,6 +196,13 @@ def _beside(
     return beside
 
 
+def word_around(characters: Sequence[Character | None], place: int) -> range:
+    """Return the places of the word that a character is part of."""
+    before = _beside(characters, place, range(place - 1, -1, -1), word=True)
+    after = _beside(characters, place, range(place + 1, len(characters)), word=True)
+    return range(place - len(before), place + len(after) + 1)
+
+
 def read_again(context: Context, grey: Image.Image) -> str | None:
     """Return what the pixels have, as `plain` has it, where a character stands; None if that cannot be read."""
     reader = line_reader()
