@@ -87,9 +87,8 @@ def load_page(
     with _bounded_memory():
         source, index = _page(document, index, limits, password)
         pixels = source.pixels(index)
-        damage = source.damage if isinstance(source, PdfPages | TiffPages | ImagePages) else ()
         attachments = source.attachments(index) if isinstance(source, PdfPages) else 0
-        page = _with_damage(_prepared(source, index, pixels, plan), pixels, damage)
+        page = _with_damage(_prepared(source, index, pixels, plan), pixels, source.damage)
         page = replace(page, attachments=attachments)
         return page if page.blank else replace(page, barcodes=_barcodes_of(page.pixels))
 
@@ -148,19 +147,13 @@ def _with_damage(
     return replace(page, doubts=(*page.doubts, *doubts))
 
 
-def page_pixels(
-    document: Document, index: int, limits: Limits, password: SecretStr | None = None
-) -> NDArray[np.uint8]:
-    """Decode one page (counted from 0) as the file has it, and do nothing else to it. Raises `MediaError`."""
-    with _bounded_memory():
-        source, index = _page(document, index, limits, password)
-        return source.pixels(index)
-
-
 def page_pixels_and_dpi(
     document: Document, index: int, limits: Limits, password: SecretStr | None = None
 ) -> tuple[NDArray[np.uint8], float | None]:
-    """Decode one page as `page_pixels` does; return its resolution too if it is one of a PDF."""
+    """Decode one page (counted from 0) and do nothing else to it; with its resolution if it is one of a PDF.
+
+    Raises `MediaError`.
+    """
     with _bounded_memory():
         source, index = _page(document, index, limits, password)
         return source.pixels(index), source.dpi(index) if isinstance(source, PdfPages) else None

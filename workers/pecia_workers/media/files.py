@@ -69,7 +69,7 @@ class PartFile(io.RawIOBase):
         return self._at
 
 
-class PilePages:
+class PilePages(PageSource):
     """The files' pages one after the other. One file is open at a time; a file that cannot be opened is one page."""
 
     def __init__(self, file: BinaryIO, limits: Limits, opening: Callable[[BinaryIO], PageSource]) -> None:

@@ -20,7 +20,7 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType, PageRanges
 from pecia_workers.media.damage import has_lost_rows, is_fax_broken, is_jpeg_broken
 from pecia_workers.media.files import Part, PartFile
-from pecia_workers.media.pages import Limits, MediaError, PageInfo
+from pecia_workers.media.pages import Limits, MediaError, PageInfo, PageSource
 
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
 _COMPRESSION, _GROUP_3, _GROUP_4, _FILL_ORDER = 259, 3, 4, 266
@@ -43,7 +43,7 @@ def _register_heif() -> None:
     pillow_heif.register_heif_opener(decode_threads=1, thumbnails=False, depth_images=False, aux_images=False)
 
 
-class TiffPages:
+class TiffPages(PageSource):
     """The frames of a TIFF. One that is described badly counts as large as the one before, so that it fails alone."""
 
     def __init__(self, file: BinaryIO, limits: Limits) -> None:
@@ -54,8 +54,6 @@ class TiffPages:
             self._layout = _Layout.of(self._file)
         self._frames: list[int] = []
         self._further = self._layout.pages(self._file)
-        self.damage: tuple[tuple[float, float, float, float], ...] = ()
-        """Damaged places of the frame decoded last, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size of each frame asked for; reads headers only."""
@@ -108,7 +106,7 @@ class TiffPages:
         return False
 
     def close(self) -> None:
-        """Free the decoded frames; the file stays open, it belongs to its opener."""
+        """Keep the file open: it belongs to its opener."""
 
     def _count(self, enough: int) -> int:
         """Return how many frames there are, or a number that is enough."""
@@ -238,7 +236,7 @@ _LEAST_SEEN: Final = 6
 """Levels between ink and paper."""
 
 
-class ImagePages:
+class ImagePages(PageSource):
     """The one page of a picture file; an animation shows its first picture."""
 
     def __init__(self, file: BinaryIO, media: MediaType, limits: Limits) -> None:
@@ -246,8 +244,6 @@ class ImagePages:
         self._limits = limits
         self._media = media
         self._file = file
-        self.damage: tuple[tuple[float, float, float, float], ...] = ()
-        """Damaged places of the picture, in its pixels, once it is decoded."""
         if media is MediaType.HEIC:
             _register_heif()
         if media is MediaType.JPEG:

@@ -208,6 +208,9 @@ EVERY_STEP: Final = Plan()
 class PageSource(Protocol):
     """An open file whose pages can be decoded one by one, in any order."""
 
+    damage: tuple[tuple[float, float, float, float], ...] = ()
+    """Damaged places of the page decoded last, in its pixels."""
+
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size of each page asked for, of all if None, without decoding any. Raises `MediaError`."""
         ...
@@ -217,7 +220,7 @@ class PageSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Free the file and everything decoded from it."""
+        """Free what was opened and decoded."""
         ...
 
 
