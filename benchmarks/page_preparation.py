@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import Preparation
-from pecia_workers.media.decoding import initialize_process, page_pixels, prepare
+from pecia_workers.media.decoding import initialize_process, page_pixels_and_dpi, prepare
 from pecia_workers.media.pages import Limits, PageImage, Plan
 from tests.shared.drawn_pages import CASES, NEEDED, Case, askew_pages
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 def _prepared(case: Case, took: dict[str, list[float]]) -> PageImage:
     """Prepare a page by ever more steps, and note the milliseconds that each one adds."""
-    pixels = page_pixels(case.path, 0, LIMITS)
+    pixels, _dpi = page_pixels_and_dpi(case.path, 0, LIMITS)
     page = PageImage(pixels=pixels)
     steps = tuple(Preparation)
     before = 0.0

@@ -26,11 +26,12 @@ from pecia_schemas.media import PageRanges
 from pecia_schemas.payloads import PayloadMissingError
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media import Decoder, Limits, MediaError, PageImage
-from pecia_workers.media.decoding import initialize_process, page_pixels
+from pecia_workers.media.decoding import initialize_process
 from pecia_workers.media.frames import Form
 from pecia_workers.media.pages import Clip, Stretch, VideoInfo
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 from pecia_workers.media.turns import PostponedError, Turn
+from tests.shared.decoded import page_pixels
 from tests.shared.dicom_files import encapsulated_pdf, secondary_capture
 from tests.shared.fixture_types import Eventually
 from tests.shared.forking import forked_for, templates_of

@@ -19,8 +19,9 @@ from pydicom.pixels.utils import pack_bits
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.decoding import inspect_file, load_page, page_pixels
-from pecia_workers.media.pages import Limits, MediaError, Plan
+from pecia_workers.media.decoding import inspect_file
+from pecia_workers.media.pages import Limits, MediaError
+from tests.shared.decoded import page_pixels
 from tests.shared.dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, secondary_capture
 from tests.shared.fixture_types import MakeFile
 from tests.shared.hand_made_pdfs import blank_pdf, locked_pdf

@@ -16,8 +16,9 @@ from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.media import images
-from pecia_workers.media.decoding import inspect_file, page_pixels
+from pecia_workers.media.decoding import inspect_file
 from pecia_workers.media.pages import Limits, MediaError
+from tests.shared.decoded import page_pixels
 from tests.shared.fixture_types import MakeFile
 from tests.shared.pictures import encoded, marked
 

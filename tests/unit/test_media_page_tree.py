@@ -13,9 +13,10 @@ from PIL import Image
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.decoding import inspect_file, load_page, page_pixels, page_pixels_and_dpi
+from pecia_workers.media.decoding import inspect_file, load_page, page_pixels_and_dpi
 from pecia_workers.media.page_tree import PageTree
 from pecia_workers.media.pages import Limits, MediaError
+from tests.shared.decoded import page_pixels
 from tests.shared.fixture_types import MakeFile
 from tests.shared.hand_made_pdfs import assembled, blank_pdf, box, document, stream, text_pdf
 

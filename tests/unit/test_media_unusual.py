@@ -13,8 +13,9 @@ from PIL import Image, ImageChops
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.decoding import inspect_file, page_pixels
+from pecia_workers.media.decoding import inspect_file
 from pecia_workers.media.pages import Limits
+from tests.shared.decoded import page_pixels
 from tests.shared.dicom_files import secondary_capture
 from tests.shared.fixture_types import MakeFile
 from tests.shared.pictures import encoded, marked

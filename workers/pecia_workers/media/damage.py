@@ -146,7 +146,7 @@ def is_fax_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
 
     Equal pixels encode to equal lengths in any program; the colour of white follows from the start.
     """
-    encoded = max(_as_fax(pixels), _as_fax(~pixels), key=lambda other: _common_start(content, other))
+    encoded = max(as_fax(pixels), as_fax(~pixels), key=lambda other: _common_start(content, other))
     longer = len(encoded) - len(content)
     if not _has_end(content):
         longer -= _EOFB_BITS // 8
@@ -177,7 +177,8 @@ def _has_end(tail: bytes) -> bool:
     return any((bits >> shift) & ((1 << _EOFB_BITS) - 1) == _EOFB for shift in range(2 * _TAIL))
 
 
-def _as_fax(pixels: NDArray[np.bool_]) -> bytes:
+def as_fax(pixels: NDArray[np.bool_]) -> bytes:
+    """Return light and dark as Group 4 encodes them, in one strip."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "TIFF", compression="group4", tiffinfo={278: len(pixels)})
     with Image.open(file) as written:

@@ -63,13 +63,6 @@ _Rate = Annotated[float, Field(gt=0, le=1e6)]
 
 
 @STRICT
-class _Info(TypedDict):
-    index: Annotated[int, Field(ge=0, lt=2**31)]
-    width: _Side
-    height: _Side
-
-
-@STRICT
 class _Page(TypedDict):
     pixels: tuple[_Side, _Side, Literal[3]]
     rotation: Literal[0, 90, 180, 270]
@@ -83,14 +76,6 @@ class _Page(TypedDict):
     barcodes: tuple[Block, ...]
     attachments: Annotated[int, Field(ge=0, lt=2**31)]
     blank: bool
-
-
-@STRICT
-class _Video(TypedDict):
-    duration: _Seconds
-    fps: _Rate
-    width: _Side
-    height: _Side
 
 
 @STRICT
@@ -131,11 +116,11 @@ class Decoder:
             largest_file=max(most_pixels, most_frames),
             slow_s=SLOW_S,
         )
-        self._pages = Form(header=TypeAdapter(tuple[_Info, ...]), build=self._checked_pages)
+        self._pages = Form(header=TypeAdapter(tuple[PageInfo, ...]), build=self._checked_pages)
         self._page = Form(
             header=TypeAdapter(_Page), build=lambda page: PageImage(**page), array="pixels", most=most_pixels
         )
-        self._video = Form(header=TypeAdapter(_Video), build=self._checked_video)
+        self._video = Form(header=TypeAdapter(VideoInfo), build=self._checked_video)
         self._clip = Form(
             header=TypeAdapter(_Frames), build=lambda clip: Clip(**clip), array="frames", most=most_frames
         )
@@ -188,18 +173,18 @@ class Decoder:
         """Return frames of a stretch of a video, chosen and scaled by the fleet's settings."""
         return await self._call(self._clip, turn, path, load_clip, stretch, self._plan, self._limits)
 
-    def _checked_pages(self, infos: tuple[_Info, ...]) -> tuple[PageInfo, ...]:
-        """Check that the process's answer respects the limits."""
-        if len(infos) > self._limits.pages:
+    def _checked_pages(self, pages: tuple[PageInfo, ...]) -> tuple[PageInfo, ...]:
+        """Hold the process to the limits that it has been given."""
+        if len(pages) > self._limits.pages:
             raise ValueError
-        pages = tuple(PageInfo(**info) for info in infos)
         for page in pages:
             self._limits.check_page(page.width, page.height)
         return pages
 
-    def _checked_video(self, video: _Video) -> VideoInfo:
-        self._limits.check_video(video["duration"])
-        return VideoInfo(**video)
+    def _checked_video(self, video: VideoInfo) -> VideoInfo:
+        self._limits.check_video(video.duration)
+        self._limits.check_page(video.width, video.height)
+        return video
 
     async def _call(self, form: Form[T], turn: Turn, path: Path, function: Callable[..., T], *args: Any) -> T:
         try:

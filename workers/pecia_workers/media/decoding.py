@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import numpy as np
+import zxingcpp
 from numpy.typing import NDArray
 from PIL import Image
 from pydantic import SecretStr
 
-from pecia_schemas.blocks import Box, Doubt, DoubtReason, Source
+from pecia_schemas.blocks import Block, BlockKind, Box, Doubt, DoubtReason, Source
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.layout.ink import View, growth_for, is_blank, levelled, turned
-from pecia_workers.layout.lines import scaled
-from pecia_workers.media.barcodes import barcodes_of
+from pecia_workers.layout.lines import box_of, scaled
+from pecia_workers.media.files import PilePages, disguise
 from pecia_workers.media.images import ImagePages, TiffPages
 from pecia_workers.media.orientation import line_classifier, turn_needed
 from pecia_workers.media.pages import (
@@ -42,7 +43,6 @@ from pecia_workers.media.pages import (
     VideoInfo,
 )
 from pecia_workers.media.pdf import PdfPages
-from pecia_workers.media.piles import PilePages
 
 _READS_LAYERS = importlib.util.find_spec("cv2") is not None
 """Whether OpenCV is installed, as with pecia[cpu] and vLLM."""
@@ -88,10 +88,9 @@ def load_page(
         source, index = _page(document, index, limits, password)
         pixels = source.pixels(index)
         attachments = source.attachments(index) if isinstance(source, PdfPages) else 0
-        page = _prepared(source, index, pixels, plan)  # which may find damage of its own
-        page = _with_damage(page, pixels, source.damage)
+        page = _with_damage(_prepared(source, index, pixels, plan), pixels, source.damage)
         page = replace(page, attachments=attachments)
-        return page if page.blank else replace(page, barcodes=barcodes_of(page.pixels))
+        return page if page.blank else replace(page, barcodes=_barcodes_of(page.pixels))
 
 
 def _prepared(source: PageSource, index: int, pixels: NDArray[np.uint8], plan: Plan) -> PageImage:
@@ -148,19 +147,13 @@ def _with_damage(
     return replace(page, doubts=(*page.doubts, *doubts))
 
 
-def page_pixels(
-    document: Document, index: int, limits: Limits, password: SecretStr | None = None
-) -> NDArray[np.uint8]:
-    """Decode one page (counted from 0) without further preparation. Raises `MediaError`."""
-    with _bounded_memory():
-        source, index = _page(document, index, limits, password)
-        return source.pixels(index)
-
-
 def page_pixels_and_dpi(
     document: Document, index: int, limits: Limits, password: SecretStr | None = None
 ) -> tuple[NDArray[np.uint8], float | None]:
-    """Decode one page like `page_pixels`, and return the resolution of a PDF page."""
+    """Decode one page (counted from 0) and do nothing else to it; with its resolution if it is one of a PDF.
+
+    Raises `MediaError`.
+    """
     with _bounded_memory():
         source, index = _page(document, index, limits, password)
         return source.pixels(index), source.dpi(index) if isinstance(source, PdfPages) else None
@@ -268,70 +261,6 @@ def _media_type(file: BinaryIO, limits: Limits) -> MediaType:
     return media
 
 
-_OFFICE: Final = "an Office document: export it as PDF"
-_ARCHIVE: Final = "an archive: unpack it and send the files in it"
-_POSTSCRIPT: Final = "PostScript: convert it to PDF"
-_PICTURE: Final = "a picture of a kind that is not read: save it as PNG or JPEG"
-_SOUND: Final = "a sound recording, without text or pictures"
-_PROGRAM: Final = "a program"
-_HTML: Final = "a web page, perhaps a server's error message instead of a document: print it as PDF"
-_SVG: Final = "an SVG drawing: export it as PDF or PNG"
-_XML: Final = "XML: it is text already, or has to be exported as PDF by its program"
-_MAIL: Final = "an e-mail: send its attachments"
-_TEXT: Final = "plain text, which needs no recognition"
-
-_SIGNATURES: Final = (
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", _OFFICE),  # .doc, .xls, .ppt, .msg, .hwp
-    (b"{\\rtf", _OFFICE),
-    (b"%!", _POSTSCRIPT),
-    (b"\x04%!", _POSTSCRIPT),
-    (b"\xc5\xd0\xd3\xc6", _POSTSCRIPT),  # EPS with a preview
-    (b"AT&TFORM", "a DjVu document: convert it to PDF"),
-    (b"\x1f\x8b", _ARCHIVE),
-    (b"7z\xbc\xaf\x27\x1c", _ARCHIVE),
-    (b"Rar!", _ARCHIVE),
-    (b"BZh", _ARCHIVE),
-    (b"\xfd7zXZ", _ARCHIVE),
-    (b"8BPS", _PICTURE),
-    (b"\0\0\0\x0cJXL ", _PICTURE),
-    (b"\xff\x0a", _PICTURE),
-    (b"II\xbc\x01", _PICTURE),  # JPEG XR
-    (b"\0\0\x01\0", _PICTURE),  # icons
-    (b"\xd7\xcd\xc6\x9a", _PICTURE),  # WMF
-    (b"ID3", _SOUND),
-    (b"OggS", _SOUND),
-    (b"fLaC", _SOUND),
-    (b"MZ", _PROGRAM),
-    (b"\x7fELF", _PROGRAM),
-)
-_ZIP: Final = b"PK\x03\x04"
-_OF_OFFICE: Final = (b"[Content_Types].xml", b"_rels/", b"docProps/", b"mimetypeapplication/")
-_MARKS: Final = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-_NO_TEXT: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r\f\x1b"})
-
-
-def disguise(head: bytes) -> str | None:
-    """Return a file's kind and what to do, from its first bytes, to follow `The file is`; None if unknown."""
-    if head.startswith(_ZIP):
-        return _OFFICE if any(mark in head for mark in _OF_OFFICE) else _ARCHIVE
-    if head[:4] == b"RIFF":
-        return _SOUND if head[8:12] == b"WAVE" else None
-    if found := next((what for signature, what in _SIGNATURES if head.startswith(signature)), None):
-        return found
-    text = head.replace(b"\0", b"") if head.startswith(_MARKS[1:]) else head
-    for mark in _MARKS:
-        text = text.removeprefix(mark)
-    start = text.lstrip().lower()
-    kinds = (
-        (text.translate(None, _NO_TEXT) != text, None),
-        (b"<svg" in start, _SVG),
-        (start.startswith(b"<!doctype html") or b"<html" in start, _HTML),
-        (start.startswith(b"<?xml"), _XML),
-        (b"mime-version:" in start, _MAIL),
-    )
-    return next((what for is_that, what in kinds if is_that), _TEXT)
-
-
 @contextmanager
 def _bounded_memory() -> Iterator[None]:
     try:
@@ -378,3 +307,29 @@ def _scaled_down(page: PageImage, plan: Plan) -> PageImage:
     size = (max(1, math.floor(width * scale)), max(1, math.floor(height * scale)))
     image = Image.fromarray(page.pixels).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
     return replace(page, pixels=np.asarray(image), scale=max(size) / max(width, height))
+
+
+_MOST_BARCODES: Final = 16
+_LONGEST_BARCODE: Final = 4296
+"""Characters: what a QR code holds at most."""
+
+
+def _barcodes_of(pixels: NDArray[np.uint8]) -> tuple[Block, ...]:
+    """Return the barcodes of an upright page, from top to bottom, with what they encode as text."""
+    kind = zxingcpp.BarcodeFormat
+    # Not a constant of the module: what outlives the interpreter is told on the terminal as a leak.
+    formats = zxingcpp.BarcodeFormats([kind.Code128, kind.QRCode, kind.PDF417, kind.DataMatrix])
+    found = zxingcpp.read_barcodes(  # one channel is a third of the work
+        np.ascontiguousarray(pixels[:, :, 1]), formats=formats, try_rotate=False, try_invert=False
+    )
+    places = []
+    for code in found[:_MOST_BARCODES]:
+        place = code.position
+        corners = (place.top_left, place.top_right, place.bottom_right, place.bottom_left)
+        across, down = [corner.x for corner in corners], [corner.y for corner in corners]
+        places.append((min(down), min(across), max(across) + 1, max(down) + 1, code.text[:_LONGEST_BARCODE]))
+    return tuple(
+        Block(kind=BlockKind.BARCODE, text=text, box=box_of(left, top, right, bottom), source=Source.OCR)
+        for top, left, right, bottom, text in sorted(places)
+        if text
+    )

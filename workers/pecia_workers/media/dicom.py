@@ -93,8 +93,8 @@ def open_dicom(file: BinaryIO, limits: Limits, password: SecretStr | None = None
         return DicomPages(file, header, limits)
 
 
-class DicomPages:
-    """The frames of a DICOM picture, in shades by its window or rescaling."""
+class DicomPages(PageSource):
+    """The frames of a DICOM picture, in shades as its window or rescaling wants them."""
 
     def __init__(self, file: BinaryIO, header: Dataset, limits: Limits) -> None:
         self._header = header

@@ -40,6 +40,7 @@ from pecia_workers.media.recognition import (
     look_of,
     plain,
     read_again,
+    word_around,
 )
 
 _Shape: TypeAlias = tuple[int, str, int, int, int, int]
@@ -177,7 +178,7 @@ class _Page:
             letters_over_letters(self.characters),
             *(self.places[one] for one in (*letters, *digits)),
         )
-        return (_word_around(self.characters, place) for place in places)
+        return (word_around(self.characters, place) for place in places)
 
     def is_digit(self, sample: Character, twofold: Container[Character]) -> bool:
         """Return whether an O or l is a digit: it is in a number, and its font has no other glyph for that digit.
@@ -249,19 +250,6 @@ def _doubt(context: Context, other: str, *, on_value: bool) -> Doubt:
         text=context.text,
         other=other,
         on_value=on_value,
-    )
-
-
-def _word_around(characters: Sequence[Character | None], place: int) -> range:
-    """Return the places of the word that a character is part of."""
-
-    def is_joined(at: int) -> bool:
-        before, one = characters[at - 1 : at + 1] if at else (None, None)
-        return before is not None and one is not None and gap_between(before, one) is not None
-
-    start = next(at for at in range(place, -1, -1) if not is_joined(at))
-    return range(
-        start, next((at for at in range(place + 1, len(characters)) if not is_joined(at)), len(characters))
     )
 
 

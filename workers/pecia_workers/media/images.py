@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import IO, BinaryIO, Final, Self, cast
+from typing import IO, Any, BinaryIO, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ from PIL.TiffImagePlugin import TiffImageFile
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType, PageRanges
 from pecia_workers.media.damage import has_lost_rows, is_fax_broken, is_jpeg_broken
-from pecia_workers.media.pages import Limits, MediaError, PageInfo
+from pecia_workers.media.files import Part, PartFile
+from pecia_workers.media.pages import Limits, MediaError, PageInfo, PageSource
 
 _PHOTOMETRIC, _WHITE_IS_ZERO = 262, 0
 _COMPRESSION, _GROUP_3, _GROUP_4, _JPEG, _FILL_ORDER = 259, 3, 4, 7, 266
@@ -45,8 +46,8 @@ def _register_heif() -> None:
     pillow_heif.register_heif_opener(decode_threads=1, thumbnails=False, depth_images=False, aux_images=False)
 
 
-class TiffPages:
-    """The frames of a TIFF. A frame with a bad header counts as large as the previous one, so that only it fails."""
+class TiffPages(PageSource):
+    """The frames of a TIFF. One that is described badly counts as large as the one before, so that it fails alone."""
 
     def __init__(self, file: BinaryIO, limits: Limits) -> None:
         """Open it in a file that stays open."""
@@ -56,8 +57,6 @@ class TiffPages:
             self._layout = _Layout.of(self._file)
         self._frames: list[int] = []
         self._further = self._layout.pages(self._file)
-        self.damage: tuple[tuple[float, float, float, float], ...] = ()
-        """Damaged places of the frame decoded last, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size of each requested frame; reads headers only."""
@@ -117,7 +116,7 @@ class TiffPages:
         return False
 
     def close(self) -> None:
-        """Free the decoded frames; the file stays open, as its opener owns it."""
+        """Keep the file open: it belongs to its opener."""
 
     def _count(self, enough: int) -> int:
         """Return the number of frames, counted up to `enough`."""
@@ -225,34 +224,22 @@ class _Layout:
         return int(number)
 
 
-class _StartingElsewhere(io.RawIOBase):
-    """A file with replaced first bytes."""
+class _StartingElsewhere(PartFile):
+    """A file whose first bytes are others."""
 
     def __init__(self, file: BinaryIO, head: bytes) -> None:
+        super().__init__(file, Part(0, file.seek(0, io.SEEK_END)))
         self._file, self._head = file, head
-        file.seek(0)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
 
     def fileno(self) -> int:
-        return self._file.fileno()
+        return self._file.fileno()  # for libtiff, which reads a frame without the first bytes
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        at = self._file.tell()
-        content = self._file.read(len(buffer))
-        content = self._head[at : at + len(content)] + content[max(0, len(self._head) - at) :]
-        buffer[: len(content)] = content
-        return len(content)
+    def readinto(self, buffer: Any) -> int:
+        at = self.tell()
+        count = super().readinto(buffer)
+        head = self._head[at : at + count]
+        buffer[: len(head)] = head
+        return count
 
 
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # JPEG markers that begin a picture
@@ -264,16 +251,14 @@ _LEAST_SEEN: Final = 6
 """Least contrast between ink and paper, in levels."""
 
 
-class ImagePages:
-    """The page of a picture file; of an animation its first picture."""
+class ImagePages(PageSource):
+    """The one page of a picture file; an animation shows its first picture."""
 
     def __init__(self, file: BinaryIO, media: MediaType, limits: Limits) -> None:
         """Open it in a file that stays open."""
         self._limits = limits
         self._media = media
         self._file = file
-        self.damage: tuple[tuple[float, float, float, float], ...] = ()
-        """Damaged places of the picture, in its pixels, once it is decoded."""
         if media is MediaType.HEIC:
             _register_heif()
         if media is MediaType.JPEG:

@@ -4,10 +4,8 @@ Demuxers trust a file's first headers and timestamps, and never reach anything a
 13818-1, 2.4.3 (packets of transport streams), RFC 8794 (EBML), ISO/IEC 14496-12, 4.2 (boxes).
 """
 
-import io
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecia_schemas.media import MediaType
+from pecia_workers.media.files import Part
 
 _PACKET, _SYNC = 188, 0x47
 _CHUNK: Final = _PACKET << 16
@@ -30,16 +29,6 @@ _MIN_RUN: Final = 4
 _PROGRAMS: Final = 0
 _PES: Final = b"\x00\x00\x01"
 _VIDEO: Final = range(0xE0, 0xF0)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Bytes of a file with one continuous clock."""
-
-    start: int
-    end: int = 0
-    head: int = 0
-    """Bytes of the file's beginning that declare its packets, for a part that does not."""
 
 
 class _Stamp(NamedTuple):
@@ -203,41 +192,3 @@ def _find(descriptor: int, sought: bytes, start: int) -> int:
 
 def _size(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
-
-
-class PartFile(io.RawIOBase):
-    """A part of a file as a separate file, with its own position."""
-
-    def __init__(self, file: BinaryIO, part: Part) -> None:
-        self._descriptor = file.fileno()
-        self._part = part
-        self._size = part.head + part.end - part.start
-        self._at = 0
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read into a buffer; return how many bytes."""
-        in_head = self._at < self._part.head
-        begin = self._at if in_head else self._part.start + self._at - self._part.head
-        end = self._part.head if in_head else self._part.end
-        content = os.pread(self._descriptor, max(0, min(len(buffer), end - begin)), begin)
-        buffer[: len(content)] = content
-        self._at += len(content)
-        return len(content)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position and return it."""
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = max(0, origin + offset)
-        return self._at
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at

@@ -208,16 +208,12 @@ class CharacterReader:
         """Return the box around a glyph, or around its place without one, and whether it has one."""
         left, right, bottom, top = self._four
         raw.FPDFText_GetCharBox(self._text, index, left, right, bottom, top)
-        box = self._placed(left.value, bottom.value, right.value, top.value)
+        box = self._place.on_rect(left.value, bottom.value, right.value, top.value)
         if min(box[2] - box[0], box[3] - box[1]) > _NO_GLYPH * size:
             return box, True
         loose = raw.FS_RECTF()
         raw.FPDFText_GetLooseCharBox(self._text, index, loose)
-        return self._placed(loose.left, loose.bottom, loose.right, loose.top), False
-
-    def _placed(self, left: float, bottom: float, right: float, top: float) -> Rectangle:
-        (a, b), (c, d) = self._place.on_point(left, bottom), self._place.on_point(right, top)
-        return min(a, c), min(b, d), max(a, c), max(b, d)
+        return self._place.on_rect(loose.left, loose.bottom, loose.right, loose.top), False
 
     def _drawing(self, index: int) -> tuple[int, int, bool]:
         """Return the font of a character, its drawing order, and whether it is drawn invisibly."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from pecia_schemas.blocks import Block, Box, Doubt, Line
 from pecia_schemas.failures import FailureCode
@@ -147,7 +148,7 @@ class Limits:
 class PageInfo:
     """A page that is not decoded yet, with its size."""
 
-    index: int
+    index: Annotated[int, Field(ge=0, lt=2**31)]
     """Counted from 0."""
     width: int
     """Pixels, after EXIF orientation and a PDF's /Rotate; swapped with the height if the page is turned later."""
@@ -207,7 +208,7 @@ EVERY_STEP: Final = Plan()
 class PageSource(Protocol):
     """An open file whose pages can be decoded one by one, in any order."""
 
-    damage: tuple[tuple[float, float, float, float], ...]
+    damage: tuple[tuple[float, float, float, float], ...] = ()
     """Damaged places of the page decoded last, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
@@ -219,7 +220,7 @@ class PageSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Free the file and everything decoded from it."""
+        """Free what was opened and decoded."""
         ...
 
 
@@ -232,7 +233,7 @@ class VideoInfo:
 
     duration: float
     """Seconds."""
-    fps: float
+    fps: Annotated[float, Field(gt=0, le=1e6)]
     """Frames per second, on average."""
     width: int
     """Coded width in pixels; swapped with the height if the video is turned for display."""

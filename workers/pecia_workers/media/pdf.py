@@ -28,7 +28,7 @@ from pecia_schemas.tasks import Prefer, Preparation
 from pecia_workers.media.damage import SavedPage
 from pecia_workers.media.overdrawn import struck_places
 from pecia_workers.media.page_tree import PageTree
-from pecia_workers.media.pages import Limits, MediaError, PageInfo, Plan
+from pecia_workers.media.pages import Limits, MediaError, PageInfo, PageSource, Plan
 from pecia_workers.media.pdf_objects import (
     Picture,
     Rectangle,
@@ -57,7 +57,7 @@ _MOST_SAVED, _MOST_RAW = 1 << 27, 1 << 22
 """Most bytes of a file, all of which a saved page may contain, and of pictures that saving would compress."""
 
 
-class PdfPages:
+class PdfPages(PageSource):
     """The pages of a PDF, rendered one at a time at the fleet's resolution, with annotations and form fields."""
 
     def __init__(self, content: BinaryIO | bytes, limits: Limits, password: SecretStr | None = None) -> None:
@@ -72,8 +72,6 @@ class PdfPages:
         self._document = self._open()
         self._tree = self._walked(content)
         self._rendered = 0
-        self.damage: tuple[Rectangle, ...] = ()
-        """Damaged places of the page rendered last, in its pixels."""
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
         """Return the size at which each page is rendered: higher resolution for small pages with fine pictures.

@@ -15,13 +15,13 @@ from typing import Annotated, Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from PIL.TiffImagePlugin import TiffImageFile
 from pydantic import Field, SecretStr, TypeAdapter
 from typing_extensions import TypedDict
 
 from pecia_schemas import media
 from pecia_schemas.settings import WorkerSettings, read_settings
 from pecia_workers.layout.ink import View, growth_for, levelled, turned
+from pecia_workers.media.damage import as_fax
 from pecia_workers.media.decoding import Document, initialize_process, page_pixels_and_dpi
 from pecia_workers.media.frames import STRICT, CallFailedError, Form
 from pecia_workers.media.pages import Limits, MediaError
@@ -45,9 +45,7 @@ _DRAWN = TypeAdapter(_Drawn)
 
 
 _COLOURED: Final = 16
-"""Difference of a pixel's channels, of 255, above which it is coloured: scanners and JPEG tint grey."""
-_STRIP_OFFSETS, _STRIP_SIZES = 273, 279  # TIFF tags
-_ONE_STRIP: Final = 2**30
+"""Steps of 255 between the channels of a pixel above which it is coloured: scanners and JPEG tint grey."""
 
 
 @contextmanager
@@ -149,11 +147,8 @@ def compressed(pixels: NDArray[np.uint8], quality: int) -> tuple[media.Encoding,
     if (np.ptp(pixels, axis=2) > _COLOURED).any():
         Image.fromarray(pixels).save(buffer, "JPEG", quality=quality, optimize=True)
         return media.Encoding.RGB, buffer.getvalue()
-    if not ((grey == 0) | (grey == 255)).all():  # noqa: PLR2004  black and white
+    is_light = grey == 255  # noqa: PLR2004  white
+    if not (is_light | (grey == 0)).all():
         Image.fromarray(pixels).convert("L").save(buffer, "JPEG", quality=quality, optimize=True)
         return media.Encoding.GREY, buffer.getvalue()
-    bits = Image.fromarray(grey).convert("1", dither=Image.Dither.NONE)
-    bits.save(buffer, "TIFF", compression="group4", strip_size=_ONE_STRIP)
-    with TiffImageFile(io.BytesIO(buffer.getvalue())) as image:  # of one strip, which a PDF takes as it is
-        (start,), (size,) = image.tag_v2[_STRIP_OFFSETS], image.tag_v2[_STRIP_SIZES]
-    return media.Encoding.BILEVEL, buffer.getvalue()[start : start + size]
+    return media.Encoding.BILEVEL, as_fax(is_light)

@@ -196,6 +196,13 @@ def _beside(
     return beside
 
 
+def word_around(characters: Sequence[Character | None], place: int) -> range:
+    """Return the places of the word that a character is part of."""
+    before = _beside(characters, place, range(place - 1, -1, -1), word=True)
+    after = _beside(characters, place, range(place + 1, len(characters)), word=True)
+    return range(place - len(before), place + len(after) + 1)
+
+
 def read_again(context: Context, grey: Image.Image) -> str | None:
     """Return the `plain` character that is read from the pixels at a character's place; None if unreadable."""
     reader = line_reader()

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType
-from pecia_workers.media.joined import Part, PartFile, files_of, timed_parts
+from pecia_workers.media.files import Part, PartFile
+from pecia_workers.media.joined import files_of, timed_parts
 from pecia_workers.media.pages import Clip, FramePlan, Limits, MediaError, Stretch, VideoInfo, spread
 
 # The bytes decide the demuxer; it is never guessed, so no demuxer that opens other files or addresses is reached.
