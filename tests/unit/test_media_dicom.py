@@ -19,8 +19,8 @@ from pydicom.pixels.utils import pack_bits
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import HEAD_BYTES, MediaType, PageRanges, sniff
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.decoding import inspect_file
-from pecia_workers.media.pages import Limits, MediaError
+from pecia_workers.media.decoding import inspect_file, load_page
+from pecia_workers.media.pages import Limits, MediaError, Plan
 from tests.shared.decoded import page_pixels
 from tests.shared.dicom_files import PATIENT, encapsulated_pdf, report_without_pixels, secondary_capture
 from tests.shared.fixture_types import MakeFile
@@ -409,8 +409,8 @@ import sys
 from pathlib import Path
 sys.modules["pydicom"] = None
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.media.decoding import inspect_file
-from pecia_workers.media.pages import Limits, MediaError
+from pecia_workers.media.decoding import inspect_file, load_page
+from pecia_workers.media.pages import Limits, MediaError, Plan
 try:
     inspect_file(Path({str(path)!r}), Limits.of(WorkerSettings()))
 except MediaError as error:

@@ -174,7 +174,7 @@ class Decoder:
         return await self._call(self._clip, turn, path, load_clip, stretch, self._plan, self._limits)
 
     def _checked_pages(self, pages: tuple[PageInfo, ...]) -> tuple[PageInfo, ...]:
-        """Hold the process to the limits that it has been given."""
+        """Check that the process's answer respects the limits."""
         if len(pages) > self._limits.pages:
             raise ValueError
         for page in pages:

@@ -311,11 +311,11 @@ def _scaled_down(page: PageImage, plan: Plan) -> PageImage:
 
 _MOST_BARCODES: Final = 16
 _LONGEST_BARCODE: Final = 4296
-"""Characters: what a QR code holds at most."""
+"""Most characters of a QR code."""
 
 
 def _barcodes_of(pixels: NDArray[np.uint8]) -> tuple[Block, ...]:
-    """Return the barcodes of an upright page, from top to bottom, with what they encode as text."""
+    """Return the barcodes of an upright page, from top to bottom, with their text."""
     kind = zxingcpp.BarcodeFormat
     # Not a constant of the module: what outlives the interpreter is told on the terminal as a leak.
     formats = zxingcpp.BarcodeFormats([kind.Code128, kind.QRCode, kind.PDF417, kind.DataMatrix])

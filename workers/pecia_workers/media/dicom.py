@@ -94,7 +94,7 @@ def open_dicom(file: BinaryIO, limits: Limits, password: SecretStr | None = None
 
 
 class DicomPages(PageSource):
-    """The frames of a DICOM picture, in shades as its window or rescaling wants them."""
+    """The frames of a DICOM picture, in shades by its window or rescaling."""
 
     def __init__(self, file: BinaryIO, header: Dataset, limits: Limits) -> None:
         self._header = header

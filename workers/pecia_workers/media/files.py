@@ -10,10 +10,10 @@ from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pecia_schemas.piles import members
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import PageRanges
-from pecia_schemas.piles import members
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, PageSource
 
 _A4: Final = (1240, 1754)
@@ -26,11 +26,11 @@ class Part:
     start: int
     end: int = 0
     head: int = 0
-    """So many bytes of the file's beginning say what the packets are, if the part does not say it itself."""
+    """Bytes of the file's beginning that declare its packets, for a part that does not."""
 
 
 class PartFile(io.RawIOBase):
-    """A part of a file as a file of its own. It reads where it stands, whatever the file itself is read for."""
+    """A part of a file as a separate file, with its own position."""
 
     def __init__(self, file: BinaryIO | io.RawIOBase, part: Part) -> None:
         outer = file if isinstance(file, PartFile) else None
@@ -41,7 +41,7 @@ class PartFile(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
@@ -59,13 +59,13 @@ class PartFile(io.RawIOBase):
         return len(content)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place; return it."""
+        """Set the position and return it."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = max(0, origin + offset)
         return self._at
 
     def tell(self) -> int:
-        """Return where it stands."""
+        """Return the position."""
         return self._at
 
 
@@ -73,7 +73,7 @@ class PilePages(PageSource):
     """The files' pages one after the other. One file is open at a time; a file that cannot be opened is one page."""
 
     def __init__(self, file: BinaryIO, limits: Limits, opening: Callable[[BinaryIO], PageSource]) -> None:
-        """Find the files in one that stays open; `opening` opens each of them. Raises `MediaError`."""
+        """Find the files in an open one; `opening` opens each of them. Raises `MediaError`."""
         self._file, self._limits, self._opening = file, limits, opening
         try:
             self._parts = [Part(start, end) for start, end in members(file)]
@@ -97,14 +97,14 @@ class PilePages(PageSource):
         return self._open[1]
 
     def infos(self, pages: PageRanges | None = None) -> tuple[PageInfo, ...]:
-        """Return the size of each page asked for, of all if None."""
+        """Return the size of each requested page, all if None."""
         sizes = [info for infos in self._infos for info in infos]
         chosen = [replace(sizes[index], index=index) for index in self._limits.choose(len(sizes), pages)]
         self._limits.check_total(sum(page.width * page.height for page in chosen))
         return tuple(chosen)
 
     def page(self, index: int) -> tuple[PageSource, int]:
-        """Return the file that has a page, and which of its own that is. Raises `MediaError`."""
+        """Return the file with a page, and the page's index in it. Raises `MediaError`."""
         number = bisect_right(self._ends, index)
         if number == len(self._parts):
             raise MediaError(FailureCode.NO_SUCH_PAGE, f"There is no page {index + 1}.")
@@ -165,7 +165,7 @@ _NO_TEXT: Final = bytes({*range(0x20), 0x7F} - {*b"\t\n\r\f\x1b"})
 
 
 def disguise(head: bytes) -> str | None:
-    """Return what a file is and what to do, from its first bytes, to follow `The file is`; None if it is unknown."""
+    """Return a file's kind and what to do, from its first bytes, to follow `The file is`; None if unknown."""
     if head.startswith(_ZIP):
         return _OFFICE if any(mark in head for mark in _OF_OFFICE) else _ARCHIVE
     if head[:4] == b"RIFF":

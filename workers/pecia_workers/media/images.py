@@ -47,7 +47,7 @@ def _register_heif() -> None:
 
 
 class TiffPages(PageSource):
-    """The frames of a TIFF. One that is described badly counts as large as the one before, so that it fails alone."""
+    """The frames of a TIFF. A frame with a bad header counts as large as the previous one, so that only it fails."""
 
     def __init__(self, file: BinaryIO, limits: Limits) -> None:
         """Open it in a file that stays open."""
@@ -225,7 +225,7 @@ class _Layout:
 
 
 class _StartingElsewhere(PartFile):
-    """A file whose first bytes are others."""
+    """A file with replaced first bytes."""
 
     def __init__(self, file: BinaryIO, head: bytes) -> None:
         super().__init__(file, Part(0, file.seek(0, io.SEEK_END)))
@@ -252,7 +252,7 @@ _LEAST_SEEN: Final = 6
 
 
 class ImagePages(PageSource):
-    """The one page of a picture file; an animation shows its first picture."""
+    """The page of a picture file; of an animation its first picture."""
 
     def __init__(self, file: BinaryIO, media: MediaType, limits: Limits) -> None:
         """Open it in a file that stays open."""

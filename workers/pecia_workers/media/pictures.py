@@ -45,7 +45,7 @@ _DRAWN = TypeAdapter(_Drawn)
 
 
 _COLOURED: Final = 16
-"""Steps of 255 between the channels of a pixel above which it is coloured: scanners and JPEG tint grey."""
+"""Difference of a pixel's channels, of 255, above which it is coloured: scanners and JPEG tint grey."""
 
 
 @contextmanager
