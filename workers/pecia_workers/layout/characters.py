@@ -191,7 +191,7 @@ def with_lost_spaces(line: Sequence[Character], crop: NDArray[np.uint8]) -> list
     if len(places) < 2:  # noqa: PLR2004  a gap is between two
         return list(line)
     height, width = crop.shape[:2]
-    starts, ends = runs_of(~line_ink(crop).any(axis=0)).T
+    starts, ends = runs_of(np.asarray(~line_ink(crop).any(axis=0))).T
     middles = np.array([line[place].middle for place in places])
     between = (middles[1:] + middles[:-1]) / 2 * width
     gaps = np.zeros(len(between))  # how far the ink of neighbours is apart, by the height of the line

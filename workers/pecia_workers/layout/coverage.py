@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_schemas.blocks import Box, Line
-from pecia_workers.layout.ink import above_noise, find_faint_ink, from_paper, strong_contrast, sum_within
+from pecia_workers.layout.ink import contrasts, find_faint_ink, from_paper, sum_within
 from pecia_workers.layout.lines import apart, around, box_of, touch
 
 _LEAST_HEIGHT, _MOST_HEIGHT = 5, 0.04
@@ -134,10 +134,8 @@ class Letters:
         if self.small_height is None:
             return nothing
         red, green, blue = cv2.split(pixels)
-        lightest = from_paper(
-            Image.fromarray(cv2.max(cv2.max(red, green), blue))
-        )  # of coloured ink one is light
-        dark = (lightest > _DARK * strong_contrast(lightest, above_noise(lightest))).view(np.uint8)
+        lightest = from_paper(Image.fromarray(cv2.max(cv2.max(red, green), blue)))  # of coloured ink one is
+        dark = (lightest > _DARK * contrasts(lightest)[1]).view(np.uint8)
         around = np.asarray(cv2.dilate(dark, np.ones((5, 5), np.uint8)), dtype=np.uint8)
         ink = from_paper(Image.fromarray(pixels).convert("L")) > _LEAST_DARK
         figure = ink.view(np.uint8) & (1 - around)

@@ -163,8 +163,8 @@ def find_ink(grey: Image.Image) -> NDArray[np.bool_]:
     marks are ignored: its blur, and print that shines through from the back.
     """
     difference = from_paper(grey)
-    clear = above_noise(difference)
-    return difference > max(clear, min(_MOST_CONTRAST, _OF_STRONG * strong_contrast(difference, clear)))
+    clear, strong = contrasts(difference)
+    return difference > max(clear, min(_MOST_CONTRAST, _OF_STRONG * strong))
 
 
 def sum_within(
@@ -185,7 +185,7 @@ def find_faint_ink(grey: Image.Image) -> NDArray[np.bool_]:
     height, width = (side // _LOCAL_CELL for side in padded.shape)
     cells = padded.reshape(height, _LOCAL_CELL, width, _LOCAL_CELL).max(axis=(1, 3))
     strongest = np.asarray(Image.fromarray(cells).filter(ImageFilter.MaxFilter(3)))
-    clear = np.clip(_OF_STRONG * strongest, above_noise(difference), _MOST_CONTRAST).astype(np.uint8)
+    clear = np.clip(_OF_STRONG * strongest, contrasts(difference)[0], _MOST_CONTRAST).astype(np.uint8)
     return difference > np.asarray(Image.fromarray(clear).resize(grey.size, Image.Resampling.BILINEAR))
 
 
@@ -204,12 +204,11 @@ def strengthened(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     PP-OCR's detector misses print that is only 12 levels darker than its paper; enhanced, it is read as well as any.
     """
     grey = Image.fromarray(pixels).convert("L")
-    difference = from_paper(grey)
-    if strong_contrast(difference, above_noise(difference)) >= _FAINT:
+    _, strong = contrasts(from_paper(grey))
+    if strong >= _FAINT:
         return pixels
     difference = from_paper(grey.filter(ImageFilter.GaussianBlur(_SMOOTHING)))
-    clear = above_noise(difference, *_CLEAR_IF_SMOOTH)
-    strong = strong_contrast(difference, clear)
+    clear, strong = contrasts(difference, *_CLEAR_IF_SMOOTH)
     if not 0 < strong < _FAINT:
         return pixels
     weak = clear / 2
@@ -217,25 +216,25 @@ def strengthened(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.repeat(255 - dark[:, :, np.newaxis], 3, axis=2)
 
 
-def above_noise(
+def contrasts(
     difference: NDArray[np.uint8], least: float = _LEAST_CONTRAST, times: float = _ABOVE_NOISE
-) -> float:
-    """Return the contrast above the paper's noise: `times` its standard deviation."""
-    return max(least, times * _quantile(difference, _NOISE_SHARE) / _NOISE_SPREAD)
+) -> tuple[float, float]:
+    """Return the difference from the paper that its own noise does not reach, and that of the page's strong print.
+
+    The first is `times` the noise's standard deviation; the second is 0 if hardly a pixel is above the first.
+    """
+    counts = np.array(Image.fromarray(difference).histogram())
+    clear = max(least, times * _quantile(counts, _NOISE_SHARE) / _NOISE_SPREAD)
+    strong = np.where(np.arange(counts.size) > clear, counts, 0)
+    return clear, _quantile(strong, _STRONG_SHARE) if strong.sum() >= _LEAST_STRONG else 0.0
 
 
-def strong_contrast(difference: NDArray[np.uint8], clear: float) -> float:
-    """Return the contrast of the page's strong print; 0 if hardly a pixel is above `clear`."""
-    strong = difference[difference > clear]
-    return _quantile(strong, _STRONG_SHARE) if strong.size >= _LEAST_STRONG else 0.0
-
-
-def _quantile(values: NDArray[np.uint8], share: float) -> float:
-    """Return a quantile, interpolated between integers, since noise may be less than one level."""
-    counts = np.bincount(values.reshape(-1), minlength=256).cumsum()
-    level = int(np.searchsorted(counts, share * values.size))
-    below = int(counts[level - 1]) if level else 0
-    part = (share * values.size - below) / max(1, int(counts[level]) - below)
+def _quantile(counts: NDArray[np.intp], share: float) -> float:
+    """Return the level below which this share lies, interpolated between integers: noise may be less than one level."""
+    sums = counts.cumsum()
+    level = int(np.searchsorted(sums, share * sums[-1]))
+    below = int(sums[level - 1]) if level else 0
+    part = (share * int(sums[-1]) - below) / max(1, int(sums[level]) - below)
     return max(0.0, level - 0.5) + part * (1.0 if level else 0.5)
 
 
@@ -267,7 +266,7 @@ def is_blank(grey: Image.Image) -> bool:
     if min(grey.size) < _SMALLEST:
         return bool(np.ptp(np.asarray(grey)) <= _CLEAR_IF_SMOOTH[0])
     difference = from_paper(grey.filter(ImageFilter.GaussianBlur(_SMOOTHING)))
-    noise = above_noise(difference, *_CLEAR_IF_SMOOTH)  # or the texture of a picture that fills its page
+    noise, _ = contrasts(difference, *_CLEAR_IF_SMOOTH)  # or the texture of a picture that fills its page
     ink = (difference > min(noise, _MOST_CONTRAST)).view(np.uint8) * _FULL
     marks = np.asarray(Image.fromarray(ink).reduce(_CELL)) > _CELL_SHARE * _FULL
     cells = np.asarray(grey.reduce(_CELL))

@@ -148,7 +148,8 @@ def free_strips(
 
 
 def _middle_of_fewest(counts: NDArray[np.intp]) -> float:
-    start, end = max(runs_of(counts == counts.min()).tolist(), key=lambda run: run[1] - run[0])
+    runs: list[tuple[int, int]] = runs_of(counts == counts.min()).tolist()
+    start, end = max(runs, key=lambda run: run[1] - run[0])
     return (start + end) / 2
 
 

@@ -131,6 +131,8 @@ def coloured_grids(pieces: Sequence[Line], rules: Rules, height: float) -> list[
 
 def _grids(pieces: Sequence[Line], across: Mask, down: Mask, height: float, narrow: float) -> list[Grid]:
     """`narrow`: of rows and columns that are dropped if they have no text."""
+    if not down.any():
+        return []
     touching = cv2.dilate(across | down, np.ones((5, 5), dtype=np.uint8))
     _, labels, stats, _ = cv2.connectedComponentsWithStats(touching, connectivity=8)
     order = 1 + np.argsort(stats[1:, cv2.CC_STAT_WIDTH] * stats[1:, cv2.CC_STAT_HEIGHT], kind="stable")

@@ -358,7 +358,7 @@ def _gap(columns: NDArray[np.bool_], end: int, start: int, height: int) -> int:
     """Return the gap between two words, near the recogniser's end of the first and start of the second."""
     about = (end + start) / 2
     low, high = max(0, round(about - height)), min(len(columns), round(about + height))
-    gaps = (runs_of(~columns[low:high]) + low).tolist()
+    gaps: list[tuple[int, int]] = (runs_of(~columns[low:high]) + low).tolist()
     if not gaps:
         return round(about)
     first, last = max(gaps, key=lambda gap: (gap[1] - gap[0]) - 0.7 * abs(sum(gap) / 2 - about))
