@@ -243,19 +243,10 @@ def in_run_lengths() -> bytes:
         (with_palette(b"\0\0\xc8\0"), 0),
     ],
     ids=[
-        "rle",
-        "rgb",
-        "deflated",
-        "implicit",
-        "16-bit",
-        "12 bits",
-        "ybr",
-        "jpeg",
-        "jpeg 2000",
-        "palette",
+        "rle", "rgb", "deflated", "implicit", "16-bit", "12 bits", "ybr", "jpeg", "jpeg 2000", "palette",
         "8 bits in 16",
     ],
-)
+)  # fmt: skip
 def test_colours_become_rgb(content: bytes, accuracy: int, file: MakeFile) -> None:
     path = file(content)
     assert len(inspect_file(path, LIMITS)) == 1
