@@ -89,9 +89,9 @@ def private_fleet(server: ChatServerDouble, run_fleet: RunFleet) -> Iterator[Any
         "source_ports": (),
         "log_level": "debug",
         "flower_port": free_port(),
+        "retry_delay": timedelta(milliseconds=100),
     }
-    quick = {"retry_delay": timedelta(milliseconds=100), "lease": timedelta(seconds=2)}
-    with run_fleet("private", engine="openai", engine_url=server.url, **own, **quick) as fleet:
+    with run_fleet("private", engine="openai", engine_url=server.url, **own) as fleet:
         yield fleet
 
 

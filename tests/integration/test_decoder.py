@@ -41,6 +41,7 @@ from tests.shared.videos import second_of, video
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
 MEGABYTE = 1024**2
+ALL_MEMORY = MEGABYTE**2
 
 
 @asynccontextmanager
@@ -192,10 +193,12 @@ async def test_a_page_whose_process_the_system_kills_is_decoded_by_another(slow:
         assert (await page).pixels.any()
 
 
-async def test_a_page_that_kills_two_processes_is_damaged_and_costs_no_other(slow: Path, small: Path) -> None:
+async def test_a_page_that_kills_two_processes_is_damaged_and_costs_no_other(
+    poison: Path, small: Path
+) -> None:
     async with decoding(decode_processes=1) as decoder:
-        lost = asyncio.create_task(failure(decoder, slow))
-        await kill_at_work(slow, former=await kill_at_work(slow))
+        lost = asyncio.create_task(failure(decoder, poison))
+        await kill_at_work(poison, former=await kill_at_work(poison))
         assert await lost is FailureCode.DAMAGED
         assert (await decoder.page(small, 0)).blank
 
@@ -222,14 +225,14 @@ async def test_a_cancelled_page_frees_its_place(slow: Path, small: Path) -> None
 
 @pytest.fixture
 def poison(tmp_path: Path) -> Path:
-    """A PDF of a few kilobytes whose pages take minutes to draw: forms in forms in forms."""
+    """A PDF of a few kilobytes whose pages take minutes to draw, and 500 MB a second: forms in forms in forms."""
     path = tmp_path / "poison"
     path.write_bytes(forms_of_forms(9))
     return path
 
 
 async def test_slow_documents_leave_a_process_to_others(poison: Path, small: Path) -> None:
-    async with decoding() as decoder:
+    async with decoding(decode_memory_bytes=ALL_MEMORY) as decoder:
         pages = [
             asyncio.create_task(
                 decoder.page(poison, 0, turn=Turn(flow=page % 2, document="poison"))  # ahead of what follows
@@ -247,7 +250,7 @@ async def test_slow_documents_leave_a_process_to_others(poison: Path, small: Pat
 
 
 async def test_slow_parts_beyond_their_share_of_a_worker_are_postponed(poison: Path) -> None:
-    async with decoding() as decoder:
+    async with decoding(decode_memory_bytes=ALL_MEMORY) as decoder:
         decoder.share(3)
         pages = [asyncio.create_task(decoder.page(poison, 0, turn=Turn(document="poison"))) for _ in range(4)]
         postponed, others = set[asyncio.Task[PageImage]](), set(pages)

@@ -103,12 +103,13 @@ def test_a_part_that_the_same_worker_reads_again_while_its_first_commit_waits_co
 ) -> None:
     """Its lease was lost meanwhile. Both attempts are committed in one group: only the later one counts."""
     job, other = submit(), submit()
+    waits = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
     async def story(one: Ledger) -> list[bool]:
         first, neighbour = await claimed(one, house.part_of(job)), await claimed(one, house.part_of(other))
         async with locked(one._database, other.id):
             committing = [asyncio.create_task(commit(one, neighbour, read()))]
-            await asyncio.sleep(0.1)  # it waits for the lock, and the next group for it
+            await _until(lambda: house.rows(waits))  # for the lock, and the next group for it
             committing.append(asyncio.create_task(commit(one, first, overtaken)))
             await asyncio.sleep(0)
             await one.requeue([first.id])

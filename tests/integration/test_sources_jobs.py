@@ -184,8 +184,8 @@ def test_what_no_worker_can_do_is_not_fetched(ward: Ward, server: DocumentServer
     url = server.plan("/document", Answer(b"document"))
     tasks: list[Any] = [CaptionVideo(url), ReadDocument(url, language="ko")]
     ward.rows(
-        "INSERT INTO workers (name, role, stages, host, pid, capabilities)"
-        """ VALUES ('cpu', 'engine', '{read}', 'h', 1, '{"languages": ["en", "zh"]}')"""
+        "INSERT INTO workers (name, role, stages, host, pid, capabilities, seen_at)"
+        """ VALUES ('cpu', 'engine', '{read}', 'h', 1, '{"languages": ["en", "zh"]}', now() + interval '1 hour')"""
     )
     jobs = [ward.client().submit(task) for task in tasks]
 

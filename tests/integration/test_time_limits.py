@@ -161,9 +161,9 @@ def test_a_part_may_wait_for_what_was_read_before_for_longer_than_it_may_take(ho
     async def story(ledger: Ledger) -> None:
         async with await psycopg.AsyncConnection.connect(house.database_url) as other:
             await other.execute("LOCK TABLE result_cache")
-            asyncio.get_running_loop().call_later(0.6, asyncio.ensure_future, other.rollback())
+            asyncio.get_running_loop().call_later(2, asyncio.ensure_future, other.rollback())
             with clocked(uuid4()):
-                async with limited(0.2):
+                async with limited(1):
                     assert await ledger.earlier(b"key") is None
 
     house.play(story)

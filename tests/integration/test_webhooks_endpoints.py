@@ -109,8 +109,8 @@ def test_what_waits_for_the_fleets_secret_is_told_plainly(
     stores: dict[str, str], picture: Picture, outbox: Outbox
 ) -> None:
     outbox.execute(
-        """INSERT INTO workers (name, role, stages, host, pid, capabilities)
-           VALUES ('webhooks', 'webhooks', '{}', 'here', 1, '{"signs": false}')"""
+        """INSERT INTO workers (name, role, stages, host, pid, capabilities, seen_at)
+           VALUES ('webhooks', 'webhooks', '{}', 'here', 1, '{"signs": false}', now() + interval '1 hour')"""
     )
     with Client(*stores.values()) as client:
         with pytest.warns(UnsignedCallbackWarning, match="PECIA_WEBHOOK_SECRET"):

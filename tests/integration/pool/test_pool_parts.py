@@ -88,7 +88,8 @@ def test_a_runtime_that_cannot_start_ends_the_worker_with_its_reason(fleet: Any)
 def test_a_hard_time_limit_gives_the_part_back(fleet: Any) -> None:
     fleet.start("--time-limit=1")
     part = fleet.send("wait")
-    fleet.await_story(part, "run", "cancelled", "given back", "run")
+    again = ["run", "cancelled", "given back", "run"]
+    fleet.eventually(lambda: fleet.story(part)[: len(again)] == again, what="another run, which ends as soon")
     fleet.finish(part)
     fleet.await_settled()
 
