@@ -104,7 +104,7 @@ def test_redis_denies_nothing_and_flower_sees_the_lists(stores: SecuredStores, p
 
 
 @pytest.mark.usefixtures("pages")
-def test_strange_events_blind_flower_for_nobody(
+def test_strange_events_do_not_blind_flower(
     locked: Any, stores: SecuredStores, eventually: Eventually
 ) -> None:
     flower = locked.fleet.flower

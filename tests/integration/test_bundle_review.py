@@ -54,9 +54,7 @@ def read(client: Client, house: House) -> Callable[..., Job[Bundle]]:
     return run
 
 
-def test_a_correction_is_a_revision_of_the_result(
-    read: Callable[..., Job[Bundle]], client: Client, house: House
-) -> None:
+def test_a_correction_is_a_revision(read: Callable[..., Job[Bundle]], client: Client, house: House) -> None:
     job = read()
     first = client.correct(job, change("cut", page=2, reason="a form of its own"), revision=0)
     client.correct(job, change("kind", document=2, kind="consent"), revision=1)

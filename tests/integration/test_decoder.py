@@ -193,9 +193,7 @@ async def test_a_page_whose_process_the_system_kills_is_decoded_by_another(slow:
         assert (await page).pixels.any()
 
 
-async def test_a_page_that_kills_two_processes_is_damaged_and_costs_no_other(
-    poison: Path, small: Path
-) -> None:
+async def test_a_page_that_kills_two_processes_is_damaged_alone(poison: Path, small: Path) -> None:
     async with decoding(decode_processes=1) as decoder:
         lost = asyncio.create_task(failure(decoder, poison))
         await kill_at_work(poison, former=await kill_at_work(poison))

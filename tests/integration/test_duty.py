@@ -89,9 +89,7 @@ def test_a_page_says_what_those_who_read_cannot_do(
 
 
 @pytest.mark.gate
-def test_a_job_that_is_not_due_or_is_over_waits_for_nobody(
-    client: Client, page_job: Make, picture: Picture
-) -> None:
+def test_a_job_that_is_not_due_or_over_has_no_hint(client: Client, page_job: Make, picture: Picture) -> None:
     later = client.submit(ReadDocument(picture(shade=1)), not_before=timedelta(hours=1))
     over = page_job()
     over.cancel()
@@ -109,9 +107,7 @@ def test_each_job_of_a_group_says_its_own(client: Client, page_job: Make, on_dut
 
 
 @pytest.mark.gate
-def test_an_operator_sees_who_is_on_duty_and_all_that_waits_in_vain(
-    house: House, page_job: Make, on_duty: Make
-) -> None:
+def test_an_operator_sees_who_is_on_duty_and_what_waits(house: House, page_job: Make, on_duty: Make) -> None:
     on_duty("ocr", "read", capabilities=OCR)
     on_duty("gone", "read", capabilities=VLM, silent_s=60)
     jobs = [page_job(fields=FIELDS), page_job(), page_job(fields=FIELDS, language="ko")]

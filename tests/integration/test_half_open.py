@@ -127,9 +127,7 @@ def read(database_url: str) -> None:
         connection.execute("SELECT count(*) FROM jobs")
 
 
-def test_a_statement_of_a_worker_that_fell_silent_ends(
-    house: House, proxied: House, eventually: Eventually
-) -> None:
+def test_a_statement_of_a_silent_worker_ends(house: House, proxied: House, eventually: Eventually) -> None:
     async def sleep(database: AsyncEngine) -> None:
         with pytest.raises(OperationalError):
             await select(database, "pg_sleep(60)")

@@ -199,9 +199,7 @@ def claim_long_ago(house: House, worker: str | None) -> None:
 
 
 @pytest.mark.usefixtures("part")
-def test_what_began_without_a_message_goes_back_when_the_worker_stops(
-    settings: WorkerSettings, house: House
-) -> None:
+def test_what_began_without_a_message_goes_back_at_the_end(settings: WorkerSettings, house: House) -> None:
     async def story() -> float:
         reader = Reader()
         async with working(without_redis(settings), reader) as runtime:

@@ -110,9 +110,7 @@ def test_without_messages_the_first_lane_and_the_oldest_begin(tables: Tables, ad
     assert tables.part(urgent)["worker"] == "one"
 
 
-def test_the_commit_of_a_worker_that_was_overtaken_changes_nothing(
-    tables: Tables, add: Add, run: Run
-) -> None:
+def test_the_commit_of_an_overtaken_worker_changes_nothing(tables: Tables, add: Add, run: Run) -> None:
     (part,) = add()
 
     async def story(one: Ledger, two: Ledger) -> list[bool]:

@@ -94,9 +94,7 @@ def test_every_column_of_text_is_as_long_as_the_contract_lets_it_be(database_url
 @pytest.mark.parametrize(
     ("column", "values"), [("jobs.state", JobState), ("parts.state", PartState), ("parts.stage", Stage)]
 )
-def test_the_tables_take_what_the_code_enumerates(
-    database_url: str, column: str, values: type[StrEnum]
-) -> None:
+def test_tables_take_what_the_code_enumerates(database_url: str, column: str, values: type[StrEnum]) -> None:
     table, _, name = column.partition(".")
     with psycopg.connect(database_url) as connection:
         (check,) = connection.execute(

@@ -64,7 +64,7 @@ def read(client: Client, worker: Worker) -> Read:
     return done
 
 
-def test_pages_submitted_again_ask_the_engine_nothing(
+def test_repeated_pages_ask_the_engine_nothing(
     client: Client, worker: Worker, server: ChatServerDouble
 ) -> None:
     pages = [encoded(note(number), "PNG") for number in range(10)]

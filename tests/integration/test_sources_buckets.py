@@ -73,7 +73,7 @@ def test_no_path_leads_out_of_what_is_named(s3_options: dict[str, str], key: str
     assert failure(f"s3://{key}", source_options=s3_options, source_buckets=("archive/out",))[0] is REFUSED
 
 
-def test_the_payload_stores_own_credentials_are_used_if_there_are_no_others(
+def test_the_payload_stores_own_credentials_are_used_without_others(
     s3_options: dict[str, str], put: Put
 ) -> None:
     url = put("archive/scan.pdf")

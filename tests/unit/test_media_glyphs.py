@@ -64,7 +64,7 @@ def test_a_font_that_says_what_it_draws_is_trusted(name: str, size: float) -> No
     st.booleans(),
     st.integers(8, 16),
 )
-def test_any_digit_that_claims_to_be_another_is_found(
+def test_any_digit_that_is_misnamed_is_found(
     name: str, drawn: str, said: str, swapped: bool, size: int
 ) -> None:
     assume(drawn != said)

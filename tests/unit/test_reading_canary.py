@@ -81,7 +81,7 @@ def test_no_false_alarm_in_a_million_answers_with_four_wrong_characters_in_a_hun
 
 
 @pytest.mark.parametrize("every", [5, 20])
-def test_a_neighbours_text_in_one_of_5000_answers_is_found_within_the_canaries_that_the_docs_say(
+def test_a_neighbours_text_in_one_of_5000_answers_is_found_by_as_many_canaries_as_documented(
     every: int,
 ) -> None:
     """Each fleet reads `every` pages for a canary, until one of the two has the other's text."""
@@ -201,9 +201,7 @@ async def test_after_a_wrong_answer_nothing_is_trusted_any_more(wrong: str) -> N
     assert len(engine.asked) == asked
 
 
-async def test_a_page_s_answer_with_a_canary_s_code_is_a_fault_of_the_engine_and_no_page_can_know_one() -> (
-    None
-):
+async def test_a_canarys_code_in_a_pages_answer_is_a_fault_of_the_engine_and_no_page_can_know_one() -> None:
     known = page_text(drawn_code())
     texts = [known]
 

@@ -169,7 +169,7 @@ def test_a_worker_taken_for_dead_claims_nothing_until_registered(tables: Any, ho
     assert house.ask(story) == [False, False, True, True]
 
 
-def test_a_death_is_taken_back_once_from_what_has_not_failed(
+def test_a_death_is_undone_once_where_nothing_failed(
     tables: Any, house: House, eventually: Eventually
 ) -> None:
     job_id = tables.add_job(parts=5)
