@@ -76,9 +76,8 @@ class Pages:
 
 @pytest.fixture(scope="module")
 def seen(run_fleet: RunFleet) -> Iterator[tuple[Client, Pages]]:
-    port = (
-        20_000 + os.getpid() % 700 * 16
-    )  # below those that the system hands out, above those of `free_port`
+    # Below those that the system hands out, above those of `free_port`.
+    port = 20_000 + os.getpid() % 700 * 16
     with run_fleet("metrics", engine="simulated", metrics_port=port, log_format="json") as fleet:
         yield fleet.client, Pages(port, fleet.fleet.home.log)
 

@@ -35,7 +35,7 @@ from tests.shared.dicom_files import encapsulated_pdf, secondary_capture
 from tests.shared.fixture_types import Eventually
 from tests.shared.forking import forked_for, templates_of
 from tests.shared.hand_made_pdfs import forms_of_forms, locked_pdf, typeset, written_pdf
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 from tests.shared.videos import second_of, video
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
@@ -171,10 +171,9 @@ async def kill_at_work(document: Path, former: int = 0) -> int:
     def at_work() -> list[int]:
         return [pid for pid in forked_for() if pid != former and document in opened_by(pid)]
 
-    while not (others := at_work()):  # noqa: ASYNC110  no event tells
-        await asyncio.sleep(0.01)
-    os.kill(others[0], signal.SIGKILL)
-    return others[0]
+    pid, *_ = await until(at_work)
+    os.kill(pid, signal.SIGKILL)
+    return pid
 
 
 def opened_by(pid: int) -> set[Path]:

@@ -38,7 +38,7 @@ from pecia_workers.worker.stages import failure_of
 from tests.shared.failing_writes import fail_writes, let_writes_pass
 from tests.shared.fixture_types import Eventually, Picture
 from tests.shared.house import House, hear_nothing
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
@@ -117,12 +117,6 @@ async def _ending(
 def parts_of(house: House) -> list[tuple[Any, ...]]:
     """State and deaths of every part."""
     return house.query("SELECT state, deaths FROM parts ORDER BY deaths")
-
-
-async def until(predicate: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not predicate():  # noqa: ASYNC110  the other side is a database, or an engine
-            await asyncio.sleep(0.02)
 
 
 def without_redis(settings: WorkerSettings) -> WorkerSettings:
@@ -319,8 +313,7 @@ async def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_severa
 
         async def generate(self, request: EngineRequest) -> Generation:  # noqa: ARG002
             self.asked += 1
-            while self.asked < len(parts):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: self.asked >= len(parts))
             raise EngineDeadError
 
     with monkeypatch.context() as patch:

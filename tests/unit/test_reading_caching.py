@@ -26,7 +26,7 @@ from pecia_workers.engines.models import fingerprint, revision_of
 from pecia_workers.protocol.base import Capabilities, ClipTimes, EngineRequest, Piece, Sampling
 from pecia_workers.protocol.parts import ClaimedPart, Earlier
 from pecia_workers.reading.caching import Look, ResultCache, identity_of, key_of, tenant_of
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 from tests.shared.parts import claimed_part
 from tests.shared.samples import page
 
@@ -282,9 +282,7 @@ async def test_a_result_in_the_form_of_another_version_is_read_again() -> None:
 
 async def looked(kept: Kept, times: int) -> None:
     """Return once so many looks have been taken and have come to nothing."""
-    async with asyncio.timeout(WAIT_S):
-        while kept.looks < times:  # noqa: ASYNC110  looks that tasks take
-            await asyncio.sleep(0.01)
+    await until(lambda: kept.looks >= times)
     await asyncio.sleep(0.01)
 
 

@@ -163,10 +163,8 @@ def test_parts_behind_a_turn_whose_marker_got_lost_are_found_again(
     tables.publish_long_ago()
     redis.delete(QUEUE)
     reconciler = Reconciler()
-    assert [run(reconciler), look_again(run, reconciler)] == [
-        0,
-        TURN,
-    ]  # what stood in the list; the others are where they were
+    # What stood in the list; the others are where they were.
+    assert [run(reconciler), look_again(run, reconciler)] == [0, TURN]
     assert run(relay) == TURN
     assert set(claim_all()) == {str(part["id"]) for part in tables.parts(job_id)}
 
