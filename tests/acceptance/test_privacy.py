@@ -172,8 +172,9 @@ def overheard(  # noqa: PLR0917  fixtures
         eventually(lambda: settled(flower) >= set(parts), what="Flower's tasks")
         jobs += ask_a_model(private_fleet, client, server, Path(sources[0]), options)
         erased = client.purge(jobs)
-        begun = private_fleet.query("SELECT id::text FROM parts WHERE attempt > 0")
-        pages = flower_pages(flower, [part for (part,) in begun])
+        begun = [part for (part,) in private_fleet.query("SELECT id::text FROM parts WHERE attempt > 0")]
+        eventually(lambda: set(flower.get("/api/tasks").json()) >= set(begun), what="a task of each part")
+        pages = flower_pages(flower, begun)
     assert {one.document for one in erased} <= {DocumentFate.ERASED, DocumentFate.SHARED, None}
     places = {
         "Redis traffic": "\n".join(traffic),

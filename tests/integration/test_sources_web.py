@@ -128,11 +128,11 @@ BROKEN = "The URL's server broke off, or speaks no HTTP."
         (Answer(length=None), {}, FailureCode.EMPTY, ""),
         (
             Answer(DOCUMENT, length=LIMIT, then="hang"),
-            {"source_silence": 0.2},
+            {"source_silence": 2},
             UNREACHABLE,
             "The URL's server was silent for too long.",
         ),
-        (SLOW, {"source_timeout": 0.3}, UNREACHABLE, "The URL's server took too long."),
+        (SLOW, {"source_timeout": 2}, UNREACHABLE, "The URL's server took too long."),
     ],
 )
 def test_a_document_that_does_not_come_whole_says_why_and_if_a_retry_may_help(
