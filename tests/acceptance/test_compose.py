@@ -131,9 +131,7 @@ def test_what_is_handed_over_while_the_engine_is_down_is_read_when_it_is_up(
     (job,) = re.findall(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", told)
     assert "queued" in up.pecia("client", "status", job)
     up.start("engine")
-    eventually(
-        lambda: "succeeded" in up.pecia("client", "status", job), interval=3, what="The document's end"
-    )
+    eventually(lambda: "succeeded" in up.pecia("client", "status", job), interval=3, what="The job's end")
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")

@@ -171,9 +171,7 @@ def _is_one_empty(one: str, other: str) -> bool:
 
 
 def _text_lines(lines: Lines) -> list[int]:
-    return [
-        number for number, line in enumerate(lines) if re.search(r"\w{2}", line) and len(line.split()) > 2
-    ]
+    return [n for n, line in enumerate(lines) if re.search(r"\w{2}", line) and len(line.split()) > 2]
 
 
 def _invented(lines: Lines, rng: random.Random) -> Lines | None:

@@ -132,9 +132,7 @@ UNTOLD = {
 def test_a_word_that_its_layer_does_not_tell_is_read_from_its_pixels(
     drawn: str, said: str, line: str, wrong: str
 ) -> None:
-    layer = layer_of(
-        pdf_in("DejaVuSans", {drawn: said}, size=12, lines=[line, *("The patient is well",) * 9])
-    )
+    layer = layer_of(pdf_in("DejaVuSans", {drawn: said}, size=12, lines=[line, *["The patient is well"] * 9]))
     text = " ".join(line.text for line in layer.lines())
     assert layer.distrust is Distrust.MISNAMED or (layer.unread and wrong not in text)
 

@@ -128,9 +128,7 @@ def test_work_goes_on_after_redis_was_killed_and_came_back(redis_server: Make, m
     fleet = make_fleet(server.url)
     fleet.start()
     (part,) = fleet.hold()
-    fleet.eventually(
-        lambda: not fleet.redis.info("persistence")["aof_buffer_length"], what="the server's log"
-    )
+    fleet.eventually(lambda: not fleet.redis.info("persistence")["aof_buffer_length"], what="Redis's log")
 
     server.kill()
     fleet.finish(part)
