@@ -14,15 +14,24 @@ from pecia_workers.ledger.database import answers
 from pecia_workers.observability.metrics import REGISTRY
 from pecia_workers.observability.metrics_page import worker_page
 from pecia_workers.queue.lists import connect
-from pecia_workers.queue.transport import Keeper
+from pecia_workers.queue.transport import Capacity, Keeper
 from tests.shared.fixture_types import Eventually, Make
 from tests.shared.house import House
 from tests.shared.http_doubles import free_port
 from tests.shared.limits import WAIT_S
-from tests.shared.queueing import OpenGate, messages
+from tests.shared.queueing import messages
 
 QUEUES = ["read.urgent", "read.normal", "read.bulk"]
-GATE = OpenGate(slots=4, tokens=100)
+
+
+class Gate:
+    """Takes four parts at a time, a hundred tokens."""
+
+    def capacity(self) -> Capacity:
+        return Capacity(slots=4, tokens=100, idle=True)
+
+    def dispatch(self) -> None:
+        """Begin with nothing."""
 
 
 @pytest.fixture
@@ -37,7 +46,7 @@ def value(name: str) -> float:
 def test_a_keeper_tells_what_is_held_and_when_it_moved(keeper: Keeper, redis: Redis) -> None:
     publish(redis, messages(6, cost=20))
     assert not keeper.is_open
-    keeper.gate = GATE
+    keeper.gate = Gate()
     assert keeper.is_open
     begun, claims, filled = (
         time.monotonic(),
@@ -62,7 +71,7 @@ def test_a_keeper_tells_what_is_held_and_when_it_moved(keeper: Keeper, redis: Re
 
 
 def test_a_claim_that_brings_nothing_is_no_move(keeper: Keeper) -> None:
-    keeper.gate = GATE
+    keeper.gate = Gate()
     before = keeper.moved_at
     keeper.claim(QUEUES)
     assert keeper.moved_at == before
@@ -94,7 +103,7 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
         with worker_page(settings, "engine", keeper, QUEUES) as port:
             assert port
             assert (status(port, "/healthz"), status(port, "/readyz")) == (200, 503)
-            keeper.gate = GATE
+            keeper.gate = Gate()
             eventually(lambda: status(port, "/readyz") == 200)
             server.kill()
             eventually(lambda: status(port, "/readyz") == 503)
@@ -108,7 +117,7 @@ def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
 ) -> None:
     monkeypatch.setattr("pecia_workers.observability.metrics._HEALTH_EVERY_S", 0.05)
     monkeypatch.setattr("pecia_workers.observability.metrics._TIMEOUT_S", 0.5)
-    keeper.gate = GATE
+    keeper.gate = Gate()
     settings = settings_with_a_page(house.redis_url, house.database_url)
     with worker_page(settings, "engine", keeper, QUEUES) as port:
         assert port

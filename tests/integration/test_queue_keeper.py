@@ -18,10 +18,10 @@ from pecia_schemas.messages import PartMessage, publish, wakeup_key
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue import transport
 from pecia_workers.queue.lists import Claimed, celery_settings, claimed_name, connect, count_waiting
-from pecia_workers.queue.transport import Keeper
+from pecia_workers.queue.transport import Capacity, Keeper
 from tests.shared import queueing
 from tests.shared.fixture_types import Eventually, Make
-from tests.shared.queueing import OpenGate, messages, put_back
+from tests.shared.queueing import messages, put_back
 
 QUEUE = "read.normal"
 
@@ -49,6 +49,13 @@ def ids(parts: list[Claimed]) -> list[str]:
 
 def waiting(redis: Redis) -> int:
     return count_waiting(redis)[QUEUE]
+
+
+class OpenGate:
+    def capacity(self) -> Capacity:
+        return Capacity(slots=3, tokens=None, idle=True)
+
+    def dispatch(self) -> None: ...
 
 
 def open_keeper(redis: Redis) -> Keeper:

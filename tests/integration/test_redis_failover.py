@@ -21,11 +21,10 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.app import FleetApp
 from pecia_workers.queue import transport
 from pecia_workers.queue.lists import QUEUES
-from pecia_workers.queue.transport import Keeper
+from pecia_workers.queue.transport import Capacity, Keeper
 from tests.shared.failover import RedisPair, redis_pair
 from tests.shared.fixture_types import Eventually, Make
 from tests.shared.limits import WAIT_S
-from tests.shared.queueing import OpenGate
 
 
 @pytest.fixture
@@ -172,6 +171,14 @@ def test_a_subscription_by_the_old_protocol_is_checked_by_ping_alone(pair: Redis
         pubsub.get_message(timeout=WAIT_S)
         pubsub.ping()
         assert (pubsub.get_message(timeout=WAIT_S) or {}).get("type") == "pong"
+
+
+class OpenGate:
+    def capacity(self) -> Capacity:
+        return Capacity(slots=3, tokens=None, idle=True)
+
+    def dispatch(self) -> None:
+        pass
 
 
 def test_redis_serves_as_far_as_what_claims_reaches_it(

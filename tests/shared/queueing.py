@@ -1,7 +1,6 @@
 """Parts in the lists of a real Redis: made, and claimed as a worker does."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,23 +10,9 @@ from redis import Redis
 from pecia_schemas.messages import PartMessage
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import QUEUES, Claim, Claimed, LaneRules, Lists
-from pecia_workers.queue.transport import Capacity
 
 EVERY_LIST = tuple(QUEUES)
 _NUMBERS = count(1)
-
-
-@dataclass(frozen=True)
-class OpenGate:
-    """Takes so much at a time, and begins with nothing."""
-
-    slots: int = 3
-    tokens: int | None = None
-
-    def capacity(self) -> Capacity:
-        return Capacity(slots=self.slots, tokens=self.tokens, idle=True)
-
-    def dispatch(self) -> None: ...
 
 
 def messages(number: int = 1, *, flow: UUID | None = None, **about: Any) -> list[PartMessage]:
