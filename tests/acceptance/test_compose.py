@@ -103,7 +103,8 @@ def test_a_document_goes_through_and_is_seen(up: RunningStack, drawn: Draw, even
 
     eventually(lambda: "pecia.read" in tasks(), what="The page's task in Flower")
     page = f"http://127.0.0.1:{up.ports['engine']}/metrics"
-    assert re.search(r"^pecia_pages_read_total\{.*\} 1\.0$", httpx2.get(page).text, re.MULTILINE)
+    read = re.compile(r"^pecia_pages_read_total\{.*\} 1\.0$", re.MULTILINE)
+    eventually(lambda: read.search(httpx2.get(page).text), what="The page among those read")
 
 
 @pytest.mark.skipif(not IMAGES, reason="`make images` does it")
