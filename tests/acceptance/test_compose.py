@@ -103,7 +103,8 @@ def test_a_document_goes_through_and_is_seen(up: RunningStack, drawn: Draw, even
 
     eventually(lambda: "pecia.read" in tasks(), what="The page's task in Flower")
     page = f"http://127.0.0.1:{up.ports['engine']}/metrics"
-    assert re.search(r"^pecia_pages_read_total\{.*\} 1\.0$", httpx2.get(page).text, re.MULTILINE)
+    read = re.compile(r"^pecia_pages_read_total\{.*\} 1\.0$", re.MULTILINE)
+    eventually(lambda: read.search(httpx2.get(page).text), what="The page among those read")
 
 
 @pytest.mark.skipif(not IMAGES, reason="`make images` does it")
@@ -131,9 +132,7 @@ def test_what_is_handed_over_while_the_engine_is_down_is_read_when_it_is_up(
     (job,) = re.findall(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", told)
     assert "queued" in up.pecia("client", "status", job)
     up.start("engine")
-    eventually(
-        lambda: "succeeded" in up.pecia("client", "status", job), interval=3, what="The document's end"
-    )
+    eventually(lambda: "succeeded" in up.pecia("client", "status", job), interval=3, what="The job's end")
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")

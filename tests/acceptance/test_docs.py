@@ -170,9 +170,7 @@ def test_the_notebook_about_a_batch_shows_what_is_stored_in_it(desk: Desk) -> No
     run_notebook(desk, "batch.ipynb")
 
 
-def test_the_notebook_about_fields_shows_the_value_that_a_model_misreads(
-    run_fleet: RunFleet, tmp_path: Path
-) -> None:
+def test_the_notebook_about_fields_shows_what_a_model_misreads(run_fleet: RunFleet, tmp_path: Path) -> None:
     text = sample_document(DocumentType.PRESCRIPTION).text
     medicines = re.findall(r"(?m)^\d\. (.+)$", text.replace("Ramipril 5 mg", "Ramipril 50 mg"))
     form = json.dumps({"patient": "Carla Mockridge", "date": "24.03.2026", "medicines": medicines})

@@ -29,7 +29,7 @@ LOADED_ONCE = ("PNG, RGB", "PDF of words", "HEIC", "AVIF", "DICOM, secondary cap
 LIMITS = {
     "max_page_pixels": 4_000_000,
     "max_total_pixels": 2_000_000_000,
-    "decode_timeout": 10,
+    "decode_timeout": 30,
     "decode_memory_bytes": 512 * 1024**2,
     "decode_processes": 2,
 }

@@ -262,9 +262,8 @@ def test_workers_are_on_duty_and_one_shows_its_pool_and_what_it_has_in_flight_an
     page.get_by_role("link", name="engine@").click()
     expect(page.locator("#workername")).to_contain_text("engine@")
     expect(page.get_by_role("button", name="Actions")).to_have_count(0)
-    eventually(lambda: _pool(page)["In flight"] == "2")
+    shown = eventually(lambda: (pool := _pool(page)).get("In flight") == "2" and pool)
     keep(page, "flower-worker")
-    shown = _pool(page)
 
     assert shown["Implementation"].endswith("EnginePool")
     assert (shown["Max concurrency"], shown["Max tokens"]) == ("2", "8192")

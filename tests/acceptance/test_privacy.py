@@ -89,9 +89,9 @@ def private_fleet(server: ChatServerDouble, run_fleet: RunFleet) -> Iterator[Any
         "source_ports": (),
         "log_level": "debug",
         "flower_port": free_port(),
+        "retry_delay": timedelta(milliseconds=100),
     }
-    quick = {"retry_delay": timedelta(milliseconds=100), "lease": timedelta(seconds=2)}
-    with run_fleet("private", engine="openai", engine_url=server.url, **own, **quick) as fleet:
+    with run_fleet("private", engine="openai", engine_url=server.url, **own) as fleet:
         yield fleet
 
 
@@ -172,8 +172,9 @@ def overheard(  # noqa: PLR0917  fixtures
         eventually(lambda: settled(flower) >= set(parts), what="Flower's tasks")
         jobs += ask_a_model(private_fleet, client, server, Path(sources[0]), options)
         erased = client.purge(jobs)
-        begun = private_fleet.query("SELECT id::text FROM parts WHERE attempt > 0")
-        pages = flower_pages(flower, [part for (part,) in begun])
+        begun = [part for (part,) in private_fleet.query("SELECT id::text FROM parts WHERE attempt > 0")]
+        eventually(lambda: set(flower.get("/api/tasks").json()) >= set(begun), what="a task of each part")
+        pages = flower_pages(flower, begun)
     assert {one.document for one in erased} <= {DocumentFate.ERASED, DocumentFate.SHARED, None}
     places = {
         "Redis traffic": "\n".join(traffic),

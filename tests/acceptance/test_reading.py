@@ -231,9 +231,7 @@ def stopped(pid: int) -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.gate
-def test_a_split_whose_worker_is_killed_loses_nothing_of_its_bundle(
-    fleet: Any, eventually: Eventually
-) -> None:
+def test_a_split_whose_worker_is_killed_loses_nothing(fleet: Any, eventually: Eventually) -> None:
     def split() -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = fleet.query(
             "SELECT state FROM parts WHERE job_id = %s AND stage = 'split'", job.id

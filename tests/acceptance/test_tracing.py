@@ -116,7 +116,7 @@ def test_a_job_is_one_trace_from_the_application_to_the_receiver(
         ReadDocument(document), webhook=f"{receiver.url}/{HOOK}", metadata={"ward": METADATA}
     )
     assert [one.text for one in job.result(timeout=WAIT_S).pages] == [f"Seen by {TEXT}"] * 2
-    spans = scene.trace(job, ("pecia-ingest", "process ingest.normal"), CALLBACK, pages=2)
+    spans = scene.trace(job, ("pecia-ingest", "process ingest.normal"), FINISH, CALLBACK, pages=2)
 
     (submit,), (callback,) = named(spans, "submit"), named(spans, "callback")
     assert below(spans, submit) == {

@@ -82,9 +82,7 @@ def test_documents_are_read_once_through_kills_and_what_fails_has_its_reason(
     assert labels == {"one.png": 2, "two.png": 1, "notes.txt": 1}
 
 
-def test_a_file_that_is_written_slowly_is_read_once_and_whole(
-    fleet: Any, drawn: Draw, tmp_path: Path
-) -> None:
+def test_a_file_written_slowly_is_read_once_and_whole(fleet: Any, drawn: Draw, tmp_path: Path) -> None:
     picture = drawn("Ward 9")
     with watching(fleet, tmp_path, settle=4), (tmp_path / "slow.png").open("wb", buffering=0) as file:
         for at in range(0, len(picture), len(picture) // 8):
@@ -96,9 +94,7 @@ def test_a_file_that_is_written_slowly_is_read_once_and_whole(
     assert [job.state for job in fleet.client.jobs() if job.label == "slow.png"] == ["succeeded"]
 
 
-def test_a_network_drive_is_polled_and_a_run_ends_when_all_is_read(
-    fleet: Any, drawn: Draw, tmp_path: Path
-) -> None:
+def test_a_network_drive_is_polled_until_all_is_read(fleet: Any, drawn: Draw, tmp_path: Path) -> None:
     folder, out = tmp_path / "scans", tmp_path / "out"
     (folder / "ward").mkdir(parents=True)
     (folder / "ward" / "a.png").write_bytes(drawn("Ward 11"))

@@ -20,7 +20,7 @@ from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.protocol.base import Engine, EngineDeadError, EngineRefusedError, EngineRequest, Generation
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 
 pytest.importorskip("ray", reason="pecia[ray] brings Ray")
 
@@ -113,8 +113,7 @@ def test_a_request_given_up_ends_alone(reading: Reading) -> None:
 
     async def story() -> Generation:
         first, second = (asyncio.create_task(engine.generate(asked(number))) for number in range(2))
-        while engine.load().running < 2:  # noqa: ASYNC110  an engine wakes no one
-            await asyncio.sleep(0.01)
+        await until(lambda: engine.load().running >= 2)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
@@ -132,8 +131,7 @@ def test_a_dead_replica_is_told_and_none_stays(reading: Reading, eventually: Cal
 
     async def story() -> None:
         waiting = asyncio.create_task(engine.generate(asked(0, max_output_tokens=None)))
-        while not engine.load().running:  # noqa: ASYNC110  an engine wakes no one
-            await asyncio.sleep(0.01)
+        await until(lambda: engine.load().running)
         core.kill()
         with pytest.raises(EngineDeadError):
             await asyncio.wait_for(waiting, READY_S)

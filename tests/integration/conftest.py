@@ -51,9 +51,8 @@ class Scribe:
 
     def cut(self, job_id: UUID, pages: int) -> None:
         """Ingest the job's payload into that many pages."""
-        self._end(
-            job_id, Stage.INGEST, 0, Cut(Stage.READ, [NewPart(ordinal=n, cost=10) for n in range(pages)])
-        )
+        cut = Cut(Stage.READ, [NewPart(ordinal=n, cost=10) for n in range(pages)])
+        self._end(job_id, Stage.INGEST, 0, cut)
 
     def read(self, job_id: UUID, ordinal: int = 0, text: str = "text", **took: Any) -> None:
         """Read one page, for a given engine, usage and timings if they matter."""

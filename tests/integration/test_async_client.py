@@ -20,7 +20,7 @@ from pecia.handles import assemble
 from tests.shared.command import ran
 from tests.shared.fixture_types import Eventually, Picture
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 
 PDF = b"%PDF-1.7"
 
@@ -50,11 +50,8 @@ async def at_rest(client: AsyncClient) -> None:
         of_redis = connections.bus.redis.connection_pool._in_use_connections
         return connections._database._engine.pool.checkedout(), len(of_redis)  # type: ignore[attr-defined]
 
-    async with asyncio.timeout(
-        WAIT_S
-    ):  # what is being closed when its owner is cancelled again is closed later
-        while held() != (0, 0):  # noqa: ASYNC110  a pool wakes no one
-            await asyncio.sleep(0.02)
+    # What is being closed when its owner is cancelled again is closed later.
+    await until(lambda: held() == (0, 0))
 
 
 async def soon(step: Callable[[], Any], *, after: float = 0.2) -> Any:

@@ -54,9 +54,7 @@ def read(client: Client, house: House) -> Callable[..., Job[Bundle]]:
     return run
 
 
-def test_a_correction_is_a_revision_of_the_result(
-    read: Callable[..., Job[Bundle]], client: Client, house: House
-) -> None:
+def test_a_correction_is_a_revision(read: Callable[..., Job[Bundle]], client: Client, house: House) -> None:
     job = read()
     first = client.correct(job, change("cut", page=2, reason="a form of its own"), revision=0)
     client.correct(job, change("kind", document=2, kind="consent"), revision=1)
@@ -191,9 +189,8 @@ def test_each_document_is_notified_when_it_is_ready_and_none_in_conflict_before_
         assert bundle_files.JOHN[0] not in str(bodies)
         assert name not in str(bodies)
         notices = [JobNotice.model_validate(body).data for (body,) in bodies]
-        return sorted(
-            (one.document.number, one.document.pages, one.revision) for one in notices if one.document
-        )
+        documents = ((one.document, one.revision) for one in notices if one.document)
+        return sorted((document.number, document.pages, revision) for document, revision in documents)
 
     job = read(subject=Subject(name=name, record_numbers=(record,)))
     ready: list[tuple[int, tuple[int, ...], int | None]] = [(1, (1, 2), None), (3, (4,), None)]

@@ -48,7 +48,7 @@ def keep(page: Page, name: str) -> None:
             page.screenshot(path=Path(place) / f"{name}{suffix}.png", animations="disabled")
 
 
-def test_a_bundle_is_put_right_by_keyboard_alone(
+def test_a_bundle_is_corrected_by_keyboard_alone(
     client: Client, house: House, stores: dict[str, str]
 ) -> None:
     pile = bundle_files.pdf_of(

@@ -308,8 +308,9 @@ def test_doctor_finds_what_waits_in_vain(shell: Shell) -> None:
 def test_doctor_tells_what_the_licence_of_a_running_model_shuts_out(shell: Shell, database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         connection.execute(
-            "INSERT INTO workers (name, role, stages, host, pid, engine, capabilities)"
-            " VALUES ('gpu-0', 'engine', '{read}', 'here', 1, 'vllm', '{\"model\": \"rednote-hilab/dots.ocr\"}')"
+            "INSERT INTO workers (name, role, stages, host, pid, engine, capabilities, seen_at)"
+            " VALUES ('gpu-0', 'engine', '{read}', 'here', 1, 'vllm', '{\"model\": \"rednote-hilab/dots.ocr\"}',"
+            " now() + interval '1 hour')"
         )
     findings = map(json.loads, shell.run("doctor", "--json").stdout.splitlines())
     (worker,) = [finding["detail"] for finding in findings if finding["subject"] == "gpu-0"]

@@ -42,9 +42,7 @@ def code_of(job: Job[Any]) -> FailureCode | None:
     return job.failure.code if job.failure else None
 
 
-def test_a_task_becomes_a_queued_job_with_one_page_if_it_is_a_picture(
-    client: Client, picture: Picture
-) -> None:
+def test_a_task_becomes_a_queued_job_of_one_page_if_it_is_a_picture(client: Client, picture: Picture) -> None:
     job = client.submit(ReadDocument(PDF), priority=Lane.URGENT, metadata={"ward": "7"})
     assert (job.state, job.lane, job.kind, job.created) == ("queued", "urgent", "document.read", True)
     assert (job.metadata, job.progress.total, job.done, job.failure) == ({"ward": "7"}, None, False, None)
@@ -523,9 +521,7 @@ def test_a_task_that_is_refused_leaves_the_others_alone(fleet: Any, client: Clie
 
 
 @pytest.mark.operators
-def test_an_outage_of_postgres_or_the_payload_store_is_said_and_the_rest_stays(
-    fleet: Any, client: Client
-) -> None:
+def test_an_outage_of_postgres_or_the_payloads_is_said_and_the_rest_stays(fleet: Any, client: Client) -> None:
     job = client.submit(ReadDocument(PDF))
     with fleet.outage("postgres"):
         with pytest.raises(errors.DatabaseUnavailableError):

@@ -101,9 +101,7 @@ def test_a_restarted_redis_is_found_again(open_client: Make, redis_server: Make,
     assert house.query("SELECT count(published_at) FROM parts") == [(2,)]
 
 
-def test_a_postgres_that_restarts_during_the_wait_is_survived(
-    open_client: Make, postgres_server: Make
-) -> None:
+def test_a_restart_of_postgres_during_the_wait_is_survived(open_client: Make, postgres_server: Make) -> None:
     postgres = postgres_server(durable=True)
     pecia_migrations.upgrade(postgres.url)
     client = open_client(database_url=postgres.url, poll_interval=timedelta(milliseconds=100))

@@ -34,10 +34,10 @@ FIELDS = {"type": "object", "properties": {"dose": {"type": "string"}}}
 
 @pytest.fixture
 def on_duty(house: House) -> Callable[..., None]:
-    """Puts a worker on duty, as it would have registered."""
+    """Puts a worker on duty for as long as the test takes, as it would have registered."""
 
     def register(
-        name: str, *stages: str, capabilities: dict[str, Any] | None = None, silent_s: int = 0
+        name: str, *stages: str, capabilities: dict[str, Any] | None = None, silent_s: int = -3_600
     ) -> None:
         house.query(
             """INSERT INTO workers (name, role, stages, host, pid, engine, capabilities, seen_at)
@@ -89,9 +89,7 @@ def test_a_page_says_what_those_who_read_cannot_do(
 
 
 @pytest.mark.gate
-def test_a_job_that_is_not_due_or_is_over_waits_for_nobody(
-    client: Client, page_job: Make, picture: Picture
-) -> None:
+def test_a_job_that_is_not_due_or_over_has_no_hint(client: Client, page_job: Make, picture: Picture) -> None:
     later = client.submit(ReadDocument(picture(shade=1)), not_before=timedelta(hours=1))
     over = page_job()
     over.cancel()
@@ -109,9 +107,7 @@ def test_each_job_of_a_group_says_its_own(client: Client, page_job: Make, on_dut
 
 
 @pytest.mark.gate
-def test_an_operator_sees_who_is_on_duty_and_all_that_waits_in_vain(
-    house: House, page_job: Make, on_duty: Make
-) -> None:
+def test_an_operator_sees_who_is_on_duty_and_what_waits(house: House, page_job: Make, on_duty: Make) -> None:
     on_duty("ocr", "read", capabilities=OCR)
     on_duty("gone", "read", capabilities=VLM, silent_s=60)
     jobs = [page_job(fields=FIELDS), page_job(), page_job(fields=FIELDS, language="ko")]
@@ -155,45 +151,45 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_UNSERVED_S", 0.05)
 
 
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
+    """Returns the lines that were written so far, the last of them perhaps in part."""
+    written: list[str] = []
+
+    def read() -> list[str]:
+        written.append(capsys.readouterr().err)
+        return "".join(written).splitlines()
+
+    return read
+
+
 def test_what_nobody_does_is_said_once(
-    client: Client, capsys: pytest.CaptureFixture[str], eventually: Eventually
+    client: Client, lines: Callable[[], list[str]], eventually: Eventually
 ) -> None:
     group = client.submit_many([ReadDocument(PDF_TO_BE)] * 3)
-    told: list[str] = []
-
-    def lines() -> list[str]:
-        told.extend(capsys.readouterr().err.splitlines())
-        return told
-
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(follow, group, timeout=WAIT_S)
         eventually(lines)
         with pytest.raises(TimeoutError):
             following.result(0.5)  # it looks ten times meanwhile
         group.cancel()
-    assert len(lines()) == 1
-    assert told[0].startswith("pecia: still waiting: no running worker cuts documents")
-    assert "start `pecia worker ingest`" in told[0]
+    (line,) = lines()
+    assert line.startswith("pecia: still waiting: no running worker cuts documents")
+    assert "start `pecia worker ingest`" in line
 
 
 def test_who_reads_pages_beside_is_told_only_of_documents_that_nobody_cuts(
-    client: Client, picture: Picture, eventually: Eventually, capsys: pytest.CaptureFixture[str]
+    client: Client, picture: Picture, eventually: Eventually, lines: Callable[[], list[str]]
 ) -> None:
     page, document = client.submit(ReadDocument(picture())), client.submit(ReadDocument(PDF_TO_BE))
-    told: list[str] = []
-
-    def lines() -> list[str]:
-        told.extend(capsys.readouterr().err.splitlines())
-        return told
-
     with unserved_reported(lambda: _uncut([client.group([page, document])])):
         eventually(lines)
-
+    told = lines()
     assert "cuts documents" in told[0]
     document.cancel()
     with unserved_reported(lambda: _uncut([client.group([page, document])])), pytest.raises(JobTimeoutError):
         page.wait(0.5)
-    assert capsys.readouterr().err == ""
+    assert lines() == told
 
 
 _JOBS = """

@@ -39,14 +39,14 @@ def tesseract() -> Engine:
 
 
 def simulated() -> Engine:
-    """Half a second a page, one after the other."""
+    """A second a page, one after the other."""
     model = IterationModel(base_s=0.01, prefill_token_s=0, decode_sequence_s=0, max_num_seqs=1)
-    return SimulatedEngine(model, FixedLength(50))
+    return SimulatedEngine(model, FixedLength(100))
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ChatServerDouble]:
-    with serving(Behaviour(takes_s=0.4)) as server:
+    with serving(Behaviour(takes_s=1)) as server:
         yield server
 
 

@@ -4,7 +4,6 @@ A table of scenarios that are run, not marks on tests elsewhere: a mark says wha
 test no longer gets there.
 """
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ from tests.shared.videos import video
 LIMITS: dict[str, Any] = {
     "max_video_duration": 1,
     "max_attempts": 1,
-    "part_timeout": 12,
     "source_allow": ("127.0.0.0/8",),
     "source_ports": (),
 }
@@ -55,8 +53,6 @@ class Clumsy(InstantEngine):
         match request.workload:
             case DocumentType.CHART:
                 raise EngineError
-            case DocumentType.DIAGNOSIS:
-                await asyncio.Event().wait()
             case DocumentType.LAB_RESULT:
                 raise ArithmeticError
         return await super().generate(request)
@@ -80,7 +76,8 @@ class Hospital:
 
 def a_video_that_lasts_too_long(hospital: Hospital) -> Job[Any]:
     hospital.house.query(
-        "INSERT INTO workers (name, role, stages, host, pid) VALUES ('w', 'engine', '{caption}', 'h', 1)"
+        "INSERT INTO workers (name, role, stages, host, pid, seen_at)"
+        " VALUES ('w', 'engine', '{caption}', 'h', 1, now() + interval '1 hour')"
     )
     return hospital.client.submit(CaptionVideo(video(2)))
 
@@ -137,16 +134,21 @@ SCENARIOS: dict[FailureCode, Callable[[Hospital], Job[Any]]] = {
     FailureCode.PAYLOAD_CORRUPT: a_document_that_changed_in_the_store,
     FailureCode.KEY_UNAVAILABLE: a_document_under_a_key_of_the_client_alone,
     FailureCode.ENGINE_ERROR: lambda hospital: hospital.read(line(), document_type=DocumentType.CHART),
-    FailureCode.TIMEOUT: lambda hospital: hospital.read(line(), document_type=DocumentType.DIAGNOSIS),
     FailureCode.POISONED: a_page_on_which_three_workers_died,
     FailureCode.INTERNAL: lambda hospital: hospital.read(line(), document_type=DocumentType.LAB_RESULT),
+}
+
+
+TIMEOUTS: dict[FailureCode, dict[str, Any]] = {
+    FailureCode.DECODE_TIMEOUT: {"decode_timeout": 0.01},
+    FailureCode.TIMEOUT: {"part_timeout": 0.01},
 }
 
 
 def test_every_code_has_a_scenario() -> None:
     """Here, or in the table of inputs that a whole fleet is given."""
     of_inputs = {row.expected.code for row in EVERY_INPUT}
-    assert set(SCENARIOS) | of_inputs | {FailureCode.DECODE_TIMEOUT} >= set(FailureCode)
+    assert {*SCENARIOS, *of_inputs, *TIMEOUTS} >= set(FailureCode)
     assert not set(SCENARIOS) & of_inputs
 
 
@@ -159,12 +161,15 @@ def test_every_scenario_has_its_code(client: Client, house: House, monkeypatch: 
     assert ends == {code: code for code in SCENARIOS}
 
 
-def test_a_page_that_does_not_decode_in_time_has_its_code(client: Client, house: House) -> None:
-    """Alone: a limit that suits it, far below that of its part, would end the pages of the other scenarios."""
+@pytest.mark.parametrize(("code", "limit"), TIMEOUTS.items())
+def test_a_page_that_takes_too_long_has_its_code(
+    client: Client, house: House, code: FailureCode, limit: dict[str, Any]
+) -> None:
+    """Alone: a limit that is sure to end it would end the pages of the other scenarios too."""
     job = client.submit(ReadDocument(pdfs.forms_of_forms(9)))
-    house.work_off(job, max_attempts=1, decode_timeout=0.01)
+    house.work_off(job, max_attempts=1, **limit)
     assert job.failure is not None
-    assert job.failure.code is FailureCode.DECODE_TIMEOUT
+    assert job.failure.code is code
 
 
 def test_every_code_says_what_happened_and_what_to_do() -> None:

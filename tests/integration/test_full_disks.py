@@ -54,7 +54,7 @@ def disk(short_path: Path) -> Iterator[Disk]:
     subprocess.run(["umount", "--lazy", str(short_path)], check=True)
 
 
-def test_a_submit_into_a_full_store_says_so_and_leaves_nothing_behind(
+def test_a_submit_into_a_full_store_says_so_and_leaves_nothing(
     disk: Disk, house: House, printed: bytes
 ) -> None:
     stores = house.urls | {"payload_url": str(disk.path / "payloads")}

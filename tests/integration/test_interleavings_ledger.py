@@ -23,7 +23,7 @@ from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, NewPart, Outcome
 from tests.shared.fixture_types import Picture
 from tests.shared.house import House, claimed
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import until
 from tests.shared.samples import page
 
 pytestmark = pytest.mark.gate
@@ -103,12 +103,13 @@ def test_a_part_that_the_same_worker_reads_again_while_its_first_commit_waits_co
 ) -> None:
     """Its lease was lost meanwhile. Both attempts are committed in one group: only the later one counts."""
     job, other = submit(), submit()
+    waits = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
     async def story(one: Ledger) -> list[bool]:
         first, neighbour = await claimed(one, house.part_of(job)), await claimed(one, house.part_of(other))
         async with locked(one._database, other.id):
             committing = [asyncio.create_task(commit(one, neighbour, read()))]
-            await asyncio.sleep(0.1)  # it waits for the lock, and the next group for it
+            await until(lambda: house.rows(waits))  # for the lock, and the next group for it
             committing.append(asyncio.create_task(commit(one, first, overtaken)))
             await asyncio.sleep(0)
             await one.requeue([first.id])
@@ -200,15 +201,9 @@ async def test_a_heartbeat_survives_any_error(house: House, caplog: pytest.LogCa
     with caplog.at_level(logging.CRITICAL):
         identity = WorkerIdentity.new("engine")
         async with Heartbeat(house.database_url, identity, lease=timedelta(milliseconds=80)):
-            await _until(lambda: house.rows("SELECT 1 FROM workers"))
+            await until(lambda: house.rows("SELECT 1 FROM workers"))
             house.rows("ALTER TABLE workers RENAME TO hidden")
             await asyncio.sleep(0.2)
             house.rows("ALTER TABLE hidden RENAME TO workers")
             house.rows("DELETE FROM workers")
-            await _until(lambda: house.rows("SELECT 1 FROM workers"))
-
-
-async def _until(predicate: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not predicate():  # noqa: ASYNC110  the other side is a database
-            await asyncio.sleep(0.02)
+            await until(lambda: house.rows("SELECT 1 FROM workers"))

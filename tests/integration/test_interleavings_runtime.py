@@ -38,7 +38,7 @@ from pecia_workers.worker.stages import failure_of
 from tests.shared.failing_writes import fail_writes, let_writes_pass
 from tests.shared.fixture_types import Eventually, Picture
 from tests.shared.house import House, hear_nothing
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
@@ -119,12 +119,6 @@ def parts_of(house: House) -> list[tuple[Any, ...]]:
     return house.query("SELECT state, deaths FROM parts ORDER BY deaths")
 
 
-async def until(predicate: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not predicate():  # noqa: ASYNC110  the other side is a database, or an engine
-            await asyncio.sleep(0.02)
-
-
 def without_redis(settings: WorkerSettings) -> WorkerSettings:
     return settings.model_copy(update={"redis_url": NO_REDIS})
 
@@ -199,9 +193,7 @@ def claim_long_ago(house: House, worker: str | None) -> None:
 
 
 @pytest.mark.usefixtures("part")
-def test_what_began_without_a_message_goes_back_when_the_worker_stops(
-    settings: WorkerSettings, house: House
-) -> None:
+def test_what_began_without_a_message_goes_back_at_the_end(settings: WorkerSettings, house: House) -> None:
     async def story() -> float:
         reader = Reader()
         async with working(without_redis(settings), reader) as runtime:
@@ -321,8 +313,7 @@ async def test_a_worker_begins_with_less_where_an_engine_has_just_died_of_severa
 
         async def generate(self, request: EngineRequest) -> Generation:  # noqa: ARG002
             self.asked += 1
-            while self.asked < len(parts):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: self.asked >= len(parts))
             raise EngineDeadError
 
     with monkeypatch.context() as patch:

@@ -409,9 +409,7 @@ def test_the_books_balance_and_nobody_waits_in_a_circle_when_all_move_at_once(
 
 
 def _submit(client: Client, *tasks: Task[Any]) -> list[AnyJob]:
-    return [
-        client.submit(task, webhook="https://hook.example/", expires=timedelta(hours=1)) for task in tasks
-    ]
+    return [client.submit(task, webhook="https://a.example/", expires=timedelta(hours=1)) for task in tasks]
 
 
 def _retry(job: AnyJob) -> None:

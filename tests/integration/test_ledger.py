@@ -110,9 +110,7 @@ def test_without_messages_the_first_lane_and_the_oldest_begin(tables: Tables, ad
     assert tables.part(urgent)["worker"] == "one"
 
 
-def test_the_commit_of_a_worker_that_was_overtaken_changes_nothing(
-    tables: Tables, add: Add, run: Run
-) -> None:
+def test_the_commit_of_an_overtaken_worker_changes_nothing(tables: Tables, add: Add, run: Run) -> None:
     (part,) = add()
 
     async def story(one: Ledger, two: Ledger) -> list[bool]:
@@ -190,10 +188,8 @@ def test_ingest_adds_the_parts_it_found_and_sets_the_total(tables: Tables, add: 
     cut = Cut(Stage.READ, [NewPart(ordinal=0, cost=5, width=1, height=2), NewPart(ordinal=1, cost=6)])
     run(lambda one: claim_and_commit(one, part, cut), "one")
 
-    found = tables.query(
-        "SELECT ordinal, cost, width, state FROM parts WHERE stage = 'read' ORDER BY ordinal"
-    )
-    assert [tuple(row.values()) for row in found] == [(0, 5, 1, "queued"), (1, 6, None, "queued")]
+    rows = tables.query("SELECT ordinal, cost, width, state FROM parts WHERE stage = 'read' ORDER BY ordinal")
+    assert [tuple(row.values()) for row in rows] == [(0, 5, 1, "queued"), (1, 6, None, "queued")]
     job = tables.job(tables.part(part)["job_id"])
     assert (job["total"], job["done"], job["state"]) == (2, 0, JobState.RUNNING)
 

@@ -94,9 +94,7 @@ def test_every_column_of_text_is_as_long_as_the_contract_lets_it_be(database_url
 @pytest.mark.parametrize(
     ("column", "values"), [("jobs.state", JobState), ("parts.state", PartState), ("parts.stage", Stage)]
 )
-def test_the_tables_take_what_the_code_enumerates(
-    database_url: str, column: str, values: type[StrEnum]
-) -> None:
+def test_tables_take_what_the_code_enumerates(database_url: str, column: str, values: type[StrEnum]) -> None:
     table, _, name = column.partition(".")
     with psycopg.connect(database_url) as connection:
         (check,) = connection.execute(
@@ -147,8 +145,8 @@ def test_the_revision_of_the_tables_is_that_of_the_newest_migration() -> None:
 @pytest.fixture
 def report(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection]:
     """A long transaction that reads a table which a migration changes."""
-    monkeypatch.setattr(pecia_migrations, "LOCK_TIMEOUT_S", 0.05)
     pecia_migrations.upgrade(empty_database_url)
+    monkeypatch.setattr(pecia_migrations, "LOCK_TIMEOUT_S", 0.5)
     with psycopg.connect(empty_database_url, application_name="a long report") as connection:
         connection.execute("SELECT FROM deliveries")
         yield connection

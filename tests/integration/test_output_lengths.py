@@ -19,7 +19,7 @@ from pecia_workers.batching.learned import (
 )
 from pecia_workers.ledger.workers import WorkerIdentity, share_output_lengths
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import until
 
 pytestmark = pytest.mark.gate
 
@@ -81,16 +81,13 @@ def test_workers_hear_of_each_other_while_they_run_and_a_new_one_of_those_that_s
             shared_lengths(database, 0.75, every_s=0.02) as one,
             shared_lengths(database, 0.75, every_s=0.02) as other,
         ):
-            house.query(
-                "ALTER TABLE output_lengths RENAME TO lengths_to_be"
-            )  # a database that is being restored
+            # A database that is being restored.
+            house.query("ALTER TABLE output_lengths RENAME TO lengths_to_be")
             await asyncio.sleep(0.2)
             house.query("ALTER TABLE lengths_to_be RENAME TO output_lengths")
             for _ in range(ENOUGH):
                 one.observe("chart", 100)
-            async with asyncio.timeout(WAIT_S):
-                while other.expected("chart") != length_of(step_of(100)):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await until(lambda: other.expected("chart") == length_of(step_of(100)))
         async with shared_lengths(database, 0.75) as new:
             return new.expected("chart")
 

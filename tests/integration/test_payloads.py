@@ -234,9 +234,7 @@ def test_an_encrypted_document_that_was_cut_or_whose_key_is_not_here_leaves_no_c
     assert list((tmp_path / "spool").iterdir()) == []
 
 
-def test_what_was_stored_before_there_were_keys_can_be_read(
-    case: Case, open_case: Callable[[Keyring], Case]
-) -> None:
+def test_what_was_stored_without_keys_can_be_read(case: Case, open_case: Callable[[Keyring], Case]) -> None:
     assert open_case(KEYS).read(case.store.put(PNG)) == PNG
 
 

@@ -79,9 +79,7 @@ def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return
     with witness_process() as (glance, read_again):
         seen = [(markdown, glance(pixels), pixels) for markdown, _, pixels in drawn]
-        yield [
-            Read(markdown, read.blocks, pixels, read.glanced, read_again) for markdown, read, pixels in seen
-        ]
+        yield [Read(text, read.blocks, pixels, read.glanced, read_again) for text, read, pixels in seen]
 
 
 def degraded(pixels: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:

@@ -32,7 +32,7 @@ from pecia_workers.reading.ladder import judged
 from tests.shared.command import ran
 from tests.shared.exact_pages import table_in_a_column
 from tests.shared.forking import forked_for
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 from tests.shared.ocr import witness_process
 from tests.shared.value_pages import value_pages
 
@@ -352,9 +352,7 @@ async def test_a_process_killed_at_work_fails_only_its_own_page() -> None:
         reading = [asyncio.create_task(engine.generate(request(page, n))) for n in range(4)]
         victim = psutil.Process(forked_for()[0])
         idle_s = victim.cpu_times().user
-        async with asyncio.timeout(WAIT_S):
-            while victim.cpu_times().user < idle_s + 0.05:  # it reads  # noqa: ASYNC110  another process
-                await asyncio.sleep(0.01)
+        await until(lambda: victim.cpu_times().user >= idle_s + 0.05)  # it reads
         victim.kill()
         outcomes = await asyncio.gather(*reading, return_exceptions=True)
     finally:

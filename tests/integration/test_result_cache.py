@@ -64,7 +64,7 @@ def read(client: Client, worker: Worker) -> Read:
     return done
 
 
-def test_pages_submitted_again_ask_the_engine_nothing(
+def test_repeated_pages_ask_the_engine_nothing(
     client: Client, worker: Worker, server: ChatServerDouble
 ) -> None:
     pages = [encoded(note(number), "PNG") for number in range(10)]
@@ -172,9 +172,8 @@ def test_commits_of_equal_pages_wait_for_each_other_only_one_way_round(
             waiting = asyncio.create_task(second.run_sync(keep_results, {two: high, three: low}))
             await asyncio.wait([waiting], timeout=0.3)
             await third.execute(text("SET lock_timeout = '5s'"))
-            await third.run_sync(
-                keep_results, {three: high}
-            )  # the one that waits for the lower key has not taken it
+            # The one that waits for the lower key has not taken it.
+            await third.run_sync(keep_results, {three: high})
             await third.commit()
             await first.commit()
             await waiting

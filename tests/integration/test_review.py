@@ -384,9 +384,7 @@ def test_a_review_listens_on_this_machine_alone(pecia: Pecia, host: str) -> None
     assert "127.0.0.1 or ::1" in refused.output
 
 
-def test_certify_wants_the_pages_that_it_draws_to_be_checked_whole(
-    pecia: Pecia, desk: Desk, read: Make
-) -> None:
+def test_certify_wants_the_pages_that_it_draws_checked_whole(pecia: Pecia, desk: Desk, read: Make) -> None:
     job = read()
 
     refused = pecia("certify", "--all", "--sample", "9", "--seed", "7")

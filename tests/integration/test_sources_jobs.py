@@ -31,7 +31,7 @@ from pecia_workers.protocol.attempts import PartCancelledError, PartFailedError
 from pecia_workers.protocol.parts import ClaimedPart
 from tests.shared.document_server import Answer, DocumentServer, handing_out
 from tests.shared.house import House, claimed, hear_nothing
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 from tests.shared.tables import texts_of_tables
 
 pytestmark = pytest.mark.usefixtures("shared_template")
@@ -184,8 +184,8 @@ def test_what_no_worker_can_do_is_not_fetched(ward: Ward, server: DocumentServer
     url = server.plan("/document", Answer(b"document"))
     tasks: list[Any] = [CaptionVideo(url), ReadDocument(url, language="ko")]
     ward.rows(
-        "INSERT INTO workers (name, role, stages, host, pid, capabilities)"
-        """ VALUES ('cpu', 'engine', '{read}', 'h', 1, '{"languages": ["en", "zh"]}')"""
+        "INSERT INTO workers (name, role, stages, host, pid, capabilities, seen_at)"
+        """ VALUES ('cpu', 'engine', '{read}', 'h', 1, '{"languages": ["en", "zh"]}', now() + interval '1 hour')"""
     )
     jobs = [ward.client().submit(task) for task in tasks]
 
@@ -393,8 +393,7 @@ def test_a_worker_that_is_killed_in_the_midst_of_it_costs_another_fetch(
 
     async def story() -> None:
         async with ward.working() as runtime:  # which sees that the other process is gone
-            while not ward.waiting(job, within=timedelta(hours=1)):  # noqa: ASYNC110  the other side is a database
-                await asyncio.sleep(0.02)
+            await until(lambda: ward.waiting(job, within=timedelta(hours=1)))
             await runtime.run(part, deaths=1)
 
     asyncio.run(story())

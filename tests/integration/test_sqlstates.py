@@ -38,7 +38,7 @@ from pecia_workers.protocol.parts import ClaimedPart, Done, Failed, Finished, Ou
 from tests.shared.failing_writes import PATIENT, fail_writes, let_writes_pass
 from tests.shared.fixture_types import Picture
 from tests.shared.house import House, claimed, hear_nothing
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import until
 from tests.shared.samples import page
 
 R = TypeVar("R")
@@ -213,8 +213,7 @@ def test_a_commit_that_waits_for_a_lock_is_tried_until_it_has_it(
         with psycopg.connect(books.database_url) as report:
             report.execute("LOCK TABLE results IN SHARE MODE")
             committing = asyncio.create_task(commit(one, claim))
-            while not OUTAGE.is_on:  # noqa: ASYNC110  it has no event
-                await asyncio.sleep(0.01)
+            await until(lambda: OUTAGE.is_on)
             report.rollback()
         assert isinstance(await committing, Done)
 
@@ -277,9 +276,7 @@ def test_results_wait_in_memory_while_postgres_is_read_only_and_nothing_is_claim
         claims = [await claimed(one, part) for part in parts]
         with books.read_only():
             committing = [asyncio.create_task(commit(one, claim)) for claim in claims]
-            async with asyncio.timeout(WAIT_S):
-                while not OUTAGE.is_on:  # noqa: ASYNC110  the other side is a database
-                    await asyncio.sleep(0.02)
+            await until(lambda: OUTAGE.is_on)
             await asyncio.sleep(0.2)
             assert not any(task.done() for task in committing)
         return await asyncio.gather(*committing)

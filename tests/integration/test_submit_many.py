@@ -199,9 +199,7 @@ def submit(client: Client, run: Run) -> list[int]:
         client.submit_many(tasks, idempotency_prefix=prefix)
     except errors.SubmitManyError as error:
         failures = error.failures.items()
-        return [
-            number for number, failure in failures if isinstance(failure, errors.IdempotencyConflictError)
-        ]
+        return [number for number, error in failures if isinstance(error, errors.IdempotencyConflictError)]
     return []
 
 

@@ -29,7 +29,7 @@ from pecia_workers.upkeep.loop import expire, open_stores
 from pecia_workers.worker.runtime import Runtime
 from tests.shared.fixture_types import Picture
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
@@ -59,9 +59,7 @@ class Stopped(Clock):
 async def until_it_is_read(runtime: Runtime, part: UUID) -> asyncio.Task[Any]:
     """Have the engine begin with a part that it does not come to the end of by itself."""
     reading = asyncio.create_task(runtime.run(part, deaths=0))
-    async with asyncio.timeout(WAIT_S):
-        while not (held(runtime) or reading.done()):  # noqa: ASYNC110  an engine rings no bell
-            await asyncio.sleep(0.01)
+    await until(lambda: held(runtime) or reading.done())
     runtime._stages.engine._clock = Stopped()  # type: ignore[union-attr]
     return reading
 
@@ -132,8 +130,7 @@ async def test_a_part_that_does_not_end_is_given_up_once_and_counted_as_a_death(
     async with working(house, part_timeout=1, lease=1) as runtime, asyncio.timeout(WAIT_S):
         monkeypatch.setattr(runtime._stages, "run", hang)
         running = asyncio.create_task(runtime.run(part, deaths=0))
-        while house.query("SELECT state, deaths FROM parts") != [("queued", 1)]:  # noqa: ASYNC110  a database
-            await asyncio.sleep(0.1)
+        await until(lambda: house.query("SELECT state, deaths FROM parts") == [("queued", 1)])
         await asyncio.sleep(1.5)  # it looks every second
         unwound.set()
         await asyncio.wait([running])
@@ -161,9 +158,9 @@ def test_a_part_may_wait_for_what_was_read_before_for_longer_than_it_may_take(ho
     async def story(ledger: Ledger) -> None:
         async with await psycopg.AsyncConnection.connect(house.database_url) as other:
             await other.execute("LOCK TABLE result_cache")
-            asyncio.get_running_loop().call_later(0.6, asyncio.ensure_future, other.rollback())
+            asyncio.get_running_loop().call_later(2, asyncio.ensure_future, other.rollback())
             with clocked(uuid4()):
-                async with limited(0.2):
+                async with limited(1):
                     assert await ledger.earlier(b"key") is None
 
     house.play(story)

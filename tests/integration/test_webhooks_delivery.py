@@ -125,7 +125,7 @@ def test_between_tries_the_row_says_when_it_goes_on(
 @pytest.mark.parametrize(
     ("answer", "status", "error", "tries"),
     [
-        (Answer(delay_s=1.0), None, "timeout", 2),
+        (Answer(delay_s=9), None, "timeout", 2),
         (Answer(reset=True), None, "connection_broken", 2),
         (Answer(302, headers={"location": "/elsewhere"}), 302, "http_302", 2),
         (Answer(404), 404, "http_404", 2),
@@ -144,7 +144,7 @@ def test_who_does_not_take_it_is_tried_until_the_attempts_are_used_up_and_who_is
 ) -> None:
     receiver.planned = [answer] * 4
     delivery = outbox.promise(receiver.url)
-    limits = {"webhook_attempts": 2, "webhook_timeout": timedelta(seconds=0.3 if answer.delay_s else 20)}
+    limits = {"webhook_attempts": 2, "webhook_timeout": timedelta(seconds=2 if answer.delay_s else 20)}
     with working(settings_for(database_url, **limits)):
         eventually(lambda: outbox.state(delivery) == "dead")
     row = outbox.row(delivery)

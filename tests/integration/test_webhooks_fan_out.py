@@ -117,7 +117,7 @@ def test_a_tenant_with_many_notices_and_endpoints_delays_no_other(
     assert len(outbox.rows("WHERE job_id = %s", modest)) == 1
 
 
-def test_an_end_that_a_failover_has_lost_has_the_same_ids_when_it_comes_again(
+def test_an_end_that_a_failover_has_lost_comes_again_with_the_same_ids(
     outbox: Outbox, client: Client
 ) -> None:
     client.add_endpoint(OWN)

@@ -45,7 +45,7 @@ def test_no_file_names_the_machine_that_built_it(wheel: zipfile.ZipFile) -> None
     ] == []
 
 
-def test_a_sdist_holds_the_packages_alone_and_builds_the_same_wheel(
+def test_a_sdist_holds_packages_alone_and_builds_the_same_wheel(
     wheel: zipfile.ZipFile, tmp_path: Path
 ) -> None:
     build = (sys.executable, "-m", "hatchling", "build", "--directory", str(tmp_path), "--target")

@@ -16,6 +16,7 @@ from pecia_workers.engines.openai.server import Retries
 from pecia_workers.protocol.attempts import Backoff
 from pecia_workers.protocol.base import Engine, EngineRequest, Generation
 from tests.shared.chat_server import ChatServerDouble
+from tests.shared.limits import until
 
 WORDS = "Read the prescription of Kim Minji."
 KEY = "sesame"
@@ -60,5 +61,4 @@ def answer(server: ChatServerDouble, request: EngineRequest | None = None, **set
 
 
 async def under_way(server: ChatServerDouble) -> None:
-    while not server.answering:  # noqa: ASYNC110  a server rings no bell
-        await asyncio.sleep(0.01)
+    await until(lambda: server.answering)

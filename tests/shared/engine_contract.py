@@ -15,6 +15,7 @@ from pecia_schemas.results import Verdict
 from pecia_schemas.states import Stage
 from pecia_schemas.tasks import DocumentType, page_cost
 from pecia_workers.protocol.base import Engine, EngineRequest
+from tests.shared.limits import until
 
 __all__ = [
     "running",
@@ -45,12 +46,6 @@ def asked(page: NDArray[np.uint8], number: int = 0) -> EngineRequest:
     return EngineRequest(id=f"part-{number}", images=(page,), workload=DocumentType.PRESCRIPTION)
 
 
-async def under_way(engine: Engine) -> None:
-    while not engine.load().running:  # noqa: ASYNC110  an engine rings no bell
-        await asyncio.sleep(0.005)
-    await asyncio.sleep(0.05)
-
-
 def test_it_reads_a_page(running: Running, page: NDArray[np.uint8], acceptable: Collection[Verdict]) -> None:
     runner, engine = running
     answer = runner.run(engine.generate(asked(page)))
@@ -73,9 +68,7 @@ def test_load_counts_what_runs_and_waits(running: Running, page: NDArray[np.uint
 
     async def story() -> None:
         reading, *waiting = [asyncio.create_task(engine.generate(asked(page, n))) for n in range(3)]
-        await under_way(engine)
-        busy = engine.load()
-        assert (busy.running, busy.waiting) == (1, 2)
+        await until(lambda: (engine.load().running, engine.load().waiting) == (1, 2))
         for task in waiting:
             task.cancel()
         await asyncio.wait([reading, *waiting])
@@ -108,7 +101,7 @@ def test_a_request_given_up_ends_alone(
 
     async def story() -> None:
         first, second = (asyncio.create_task(engine.generate(asked(page, n))) for n in range(2))
-        await under_way(engine)
+        await until(lambda: engine.load().running)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
@@ -123,7 +116,7 @@ async def test_a_stop_ends_every_request(make_engine: Callable[[], Engine], page
     try:
         await engine.start()
         reading = [asyncio.create_task(engine.generate(asked(page, n))) for n in range(3)]
-        await under_way(engine)
+        await until(lambda: engine.load().running)
     finally:
         await engine.stop()
     await asyncio.wait(reading)

@@ -2,7 +2,8 @@
 
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -103,21 +104,23 @@ def _other_side(found: re.Match[str], _: random.Random) -> str:
     return {"left": "right", "right": "left", "Left": "Right", "Right": "Left"}[found.group()]
 
 
-def _neighbours_value(lines: Lines, rng: random.Random) -> Lines | None:
+def _one_of(changes: Callable[[Lines], Iterable[Lines]]) -> Plant:
+    """Return what changes the lines in one of these ways."""
+
+    def plant(lines: Lines, rng: random.Random) -> Lines | None:
+        changed = list(changes(lines))
+        return rng.choice(changed) if changed else None
+
+    return plant
+
+
+def _neighbours_value(lines: Lines) -> Iterator[Lines]:
     """Write the number of the line below in place of this line's."""
-    places = []
     for number, (line, below) in enumerate(pairwise(lines)):
-        ours, theirs = list(_NUMBER.finditer(line)), list(_NUMBER.finditer(below))
-        places += [
-            (number, one, other)
-            for one, other in zip(ours, theirs, strict=False)
-            if one.group() != other.group()
-        ]
-    if not places:
-        return None
-    number, one, other = rng.choice(places)
-    line = lines[number][: one.start()] + other.group() + lines[number][one.end() :]
-    return [*lines[:number], line, *lines[number + 1 :]]
+        for one, other in zip(_NUMBER.finditer(line), _NUMBER.finditer(below), strict=False):
+            if one.group() != other.group():
+                changed = line[: one.start()] + other.group() + line[one.end() :]
+                yield [*lines[:number], changed, *lines[number + 1 :]]
 
 
 def _cells(line: str) -> list[str]:
@@ -136,84 +139,45 @@ def _is_number(cell: str) -> bool:
     return re.search(r"\d", cell) is not None
 
 
-def _in_the_row_below(lines: Lines, rng: random.Random) -> Lines | None:
+def _are_values(one: str, other: str) -> bool:
+    return _is_number(one) and _is_number(other) and one != other
+
+
+def _in_the_row_below(lines: Lines) -> Iterator[Lines]:
     """Exchange two values of a column, of neighbouring rows."""
-    places = []
     for number, (line, below) in enumerate(pairwise(lines)):
         if _is_row(line) and _is_row(below):
             ours, theirs = _cells(line), _cells(below)
-            places += [
-                (number, column, ours, theirs)
-                for column, (one, other) in enumerate(zip(ours, theirs, strict=False))
-                if column and _is_number(one) and _is_number(other) and one != other
-            ]
-    if not places:
-        return None
-    number, column, ours, theirs = rng.choice(places)
-    ours[column], theirs[column] = theirs[column], ours[column]
-    return [*lines[:number], _row(ours), _row(theirs), *lines[number + 2 :]]
+            for column, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+                if column and _are_values(one, other):
+                    rows = [(ours, other), (theirs, one)]
+                    changed = [_row([*row[:column], cell, *row[column + 1 :]]) for row, cell in rows]
+                    yield [*lines[:number], *changed, *lines[number + 2 :]]
 
 
-def _in_the_next_column(lines: Lines, rng: random.Random) -> Lines | None:
-    """Exchange two neighbouring values of a row."""
-    places = []
-    for number, line in enumerate(lines):
-        if _is_row(line):
-            cells = _cells(line)
-            places += [
-                (number, column, cells)
-                for column, (one, other) in enumerate(pairwise(cells))
-                if column and _is_number(one) and _is_number(other) and one != other
-            ]
-    if not places:
-        return None
-    number, column, cells = rng.choice(places)
-    cells[column], cells[column + 1] = cells[column + 1], cells[column]
-    return [*lines[:number], _row(cells), *lines[number + 1 :]]
-
-
-def _in_an_empty_cell(lines: Lines, rng: random.Random) -> Lines | None:
-    """Move a value into the empty cell beside it."""
-    places = []
+def _in_the_next_column(lines: Lines, change: Callable[[str, str], bool] = _are_values) -> Iterator[Lines]:
+    """Exchange two neighbouring cells of a row."""
     for number, line in enumerate(lines):
         if _is_row(line):
             cells = _cells(line)
             for column, (one, other) in enumerate(pairwise(cells)):
-                if column and ((_is_number(one) and not other) or (_is_number(other) and not one)):
-                    places.append((number, column, cells))
-    if not places:
-        return None
-    number, column, cells = rng.choice(places)
-    cells[column], cells[column + 1] = cells[column + 1], cells[column]
-    return [*lines[:number], _row(cells), *lines[number + 1 :]]
+                if column and change(one, other):
+                    row = _row([*cells[:column], other, one, *cells[column + 2 :]])
+                    yield [*lines[:number], row, *lines[number + 1 :]]
+
+
+def _is_one_empty(one: str, other: str) -> bool:
+    return (_is_number(one) and not other) or (_is_number(other) and not one)
 
 
 def _text_lines(lines: Lines) -> list[int]:
-    return [
-        number for number, line in enumerate(lines) if re.search(r"\w{2}", line) and len(line.split()) > 2
-    ]
+    return [n for n, line in enumerate(lines) if re.search(r"\w{2}", line) and len(line.split()) > 2]
 
 
 def _invented(lines: Lines, rng: random.Random) -> Lines | None:
     places = [number for number, line in enumerate(lines) if not line.strip()]
     number = rng.choice(places) if places else len(lines)
     return [*lines[:number], "", rng.choice(_INVENTED), "", *lines[number:]]
-
-
-def _repeated(lines: Lines, rng: random.Random) -> Lines | None:
-    places = _text_lines(lines)
-    if not places:
-        return None
-    number = rng.choice(places)
-    return [*lines[: number + 1], lines[number], *lines[number + 1 :]]
-
-
-def _left_out(lines: Lines, rng: random.Random) -> Lines | None:
-    places = _text_lines(lines)
-    if not places:
-        return None
-    number = rng.choice(places)
-    return [*lines[:number], *lines[number + 1 :]]
 
 
 def _paragraphs(lines: Lines) -> Iterator[tuple[int, int]]:
@@ -227,30 +191,14 @@ def _paragraphs(lines: Lines) -> Iterator[tuple[int, int]]:
             start = None
 
 
-def _repeated_paragraph(lines: Lines, rng: random.Random) -> Lines | None:
-    places = list(_paragraphs(lines))
-    if not places:
-        return None
-    start, end = rng.choice(places)
-    return [*lines[:end], "", *lines[start:end], *lines[end:]]
-
-
-def _left_out_paragraph(lines: Lines, rng: random.Random) -> Lines | None:
-    places = list(_paragraphs(lines))
-    if not places:
-        return None
-    start, end = rng.choice(places)
-    return [*lines[:start], *lines[end:]]
-
-
 FAULTS: Final[Mapping[str, Plant]] = {
     "digit": _replaced(_NUMBER, _other_digit),
     "point": _replaced(_POINT, _without_point),
     "unit": _replaced(_MEASURED, _other_unit),
-    "neighbour's value": _neighbours_value,
-    "value of the row below": _in_the_row_below,
-    "value of the next column": _in_the_next_column,
-    "value in an empty cell": _in_an_empty_cell,
+    "neighbour's value": _one_of(_neighbours_value),
+    "value of the row below": _one_of(_in_the_row_below),
+    "value of the next column": _one_of(_in_the_next_column),
+    "value in an empty cell": _one_of(partial(_in_the_next_column, change=_is_one_empty)),
     "range": _replaced(_RANGE, _reversed),
     "phone number": _replaced(_PHONE, _turned_phone),
     "day and month": lambda lines, rng: _replaced(rng.choice(_DATES), _swapped_date)(lines, rng),
@@ -259,10 +207,14 @@ FAULTS: Final[Mapping[str, Plant]] = {
     "negation made up": _replaced(_AFFIRMED, lambda found, _rng: f"{found.group()} not"),
     "laterality": _replaced(_SIDE, _other_side),
     "line made up": _invented,
-    "line repeated": _repeated,
-    "line left out": _left_out,
-    "paragraph repeated": _repeated_paragraph,
-    "paragraph left out": _left_out_paragraph,
+    "line repeated": _one_of(lambda lines: ([*lines[: n + 1], *lines[n:]] for n in _text_lines(lines))),
+    "line left out": _one_of(lambda lines: ([*lines[:n], *lines[n + 1 :]] for n in _text_lines(lines))),
+    "paragraph repeated": _one_of(
+        lambda lines: ([*lines[:end], "", *lines[start:]] for start, end in _paragraphs(lines))
+    ),
+    "paragraph left out": _one_of(
+        lambda lines: ([*lines[:start], *lines[end:]] for start, end in _paragraphs(lines))
+    ),
 }
 
 

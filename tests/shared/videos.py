@@ -44,9 +44,8 @@ def video(
     """Encode a video of so many seconds at `RATE` frames a second, with `sound` seconds of silence."""
     with tempfile.NamedTemporaryFile() as file:  # a muxer may read what it has written
         with av.open(file.name, "w", format=form, options=options) as container:
-            film = (
-                _film_stream(container, codec, size) if seconds else None
-            )  # all streams before the first packet
+            # All streams before the first packet.
+            film = _film_stream(container, codec, size) if seconds else None
             voice = container.add_stream("aac", rate=_SAMPLES) if sound else None
             if film:
                 _film(container, film, (picture(number, *size) for number in range(round(seconds * RATE))))

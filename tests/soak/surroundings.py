@@ -193,9 +193,8 @@ class Proxy:
         self._away = True
         for listening in self._server.sockets:
             self._loop.remove_reader(listening.fileno())
-        await asyncio.sleep(
-            0
-        )  # a closed server makes no transport of what was accepted last, and leaves it open
+        # A closed server makes no transport of what was accepted last, and leaves it open.
+        await asyncio.sleep(0)
         self._server.close()
         self._flowing.set()
         # Some may have been accepted whose task has not begun, or reaches the server only now.

@@ -65,7 +65,7 @@ def test_a_seal_shows_its_key_alone_never_looks_the_same_and_is_opened_by_former
 @pytest.mark.parametrize(
     "stored", [{"text": PLANTED}, {"enc": "new", "data": "", "text": PLANTED}, {"enc": 1, "data": ""}]
 )
-def test_what_was_stored_before_there_were_keys_can_be_read(stored: dict[str, Any]) -> None:
+def test_what_was_stored_without_keys_can_be_read(stored: dict[str, Any]) -> None:
     assert BOTH.unseal(stored, PART) == stored
 
 
@@ -291,9 +291,7 @@ def test_no_bit_of_a_file_can_be_changed(content: bytes, data: st.DataObject) ->
 
 
 @given(contents | st.binary(min_size=2 * CHUNK, max_size=5 * CHUNK), st.data())
-def test_nothing_can_be_cut_off_anywhere_or_at_the_end_of_a_chunk(
-    content: bytes, data: st.DataObject
-) -> None:
+def test_nothing_can_be_cut_off_anywhere_or_after_a_chunk(content: bytes, data: st.DataObject) -> None:
     stored = sealed_file(content)
     anywhere = data.draw(st.integers(0, len(stored) - 1))
     for end in (anywhere, *range(HEADER + CHUNK + TAG, len(stored), CHUNK + TAG)):

@@ -165,7 +165,7 @@ def test_the_memory_of_state_layers_is_said_not_to_be_counted(tmp_path: Path) ->
     assert "5 layers of 'linear_attention' take memory that is not counted" in planned.unclear
 
 
-def test_of_a_model_without_attention_a_plan_says_that_nothing_is_known_and_a_worker_starts(
+def test_of_a_model_without_attention_a_plan_says_that_it_knows_nothing_and_a_worker_starts(
     tmp_path: Path,
 ) -> None:
     config = CONFIG | {"sliding_window": None, "layer_types": ["linear_attention"] * 6}

@@ -73,9 +73,7 @@ def test_a_card_that_is_named_wins_and_a_misspelt_one_is_told_with_the_nearest()
         card_of("Qwen/Qwen3-VL-8B", "olmoc")
 
 
-def test_the_cards_have_all_formats_no_name_twice_and_a_warning_with_each_licence_that_is_not_permissive() -> (
-    None
-):
+def test_the_cards_have_all_formats_no_name_twice_and_a_warning_with_each_licence_that_restricts() -> None:
     names = [name for card in cards().values() for name in card.names]
     assert len(names) == len(set(names))
     assert {card.answer for card in cards().values()} == set(AnswerFormat)

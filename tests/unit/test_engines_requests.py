@@ -173,7 +173,7 @@ async def test_a_page_that_is_admitted_waits_for_no_bytes() -> None:
     assert desk.preparation._ready.total() == 0
 
 
-async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place_and_a_prompt_is_taken_once() -> (
+async def test_one_that_gives_up_while_it_waits_or_is_rendered_leaves_its_place_and_prompts_are_taken_once() -> (
     None
 ):
     desk = Desk()

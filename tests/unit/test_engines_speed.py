@@ -38,9 +38,7 @@ def pages(count: int) -> list[Request]:
     [(6.17, 320, "LLM.chat, pages/s"), (6.47, 320, "a fleet, pages/s"), (1 / 1.95, 1, "alone: 1.9 to 2.0 s")],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_simulated_h200_reads_within_a_tenth_of_what_one_did(
-    measured: float, count: int, figure: str
-) -> None:
+def test_the_simulated_h200_is_within_a_tenth_of_a_real_one(measured: float, count: int, figure: str) -> None:
     """320 pages at once, 2,879 tokens in and 400 out, Qwen2.5-VL-7B-AWQ, all that fit: 2026-11-26."""
     model, _ = planned_model(plan("h200", model=AWQ, max_num_seqs=615))
     found = simulated(PolicyName.CONTINUOUS, pages(count), model).figures

@@ -72,9 +72,7 @@ def test_adapters_have_a_slot_each_and_one_that_stays_empty() -> None:
 @pytest.mark.parametrize(
     ("option", "hint"), [("kv_cache_dytpe", "did you mean 'kv_cache_dtype'"), ("x", "AsyncEngineArgs")]
 )
-def test_an_option_by_vllms_name_wins_and_one_that_vllm_does_not_know_is_refused(
-    option: str, hint: str
-) -> None:
+def test_an_option_by_vllms_name_wins_and_one_unknown_to_vllm_is_refused(option: str, hint: str) -> None:
     options = {"tensor_parallel_size": 2, "limit_mm_per_prompt": {"image": 4}}
     settings = WorkerSettings(model="m", tensor_parallel_size=4, engine_options=options)
     assert engine_arguments(settings, KNOWN).items() >= options.items()

@@ -286,7 +286,7 @@ def test_a_mark_is_right_if_its_state_is_and_one_too_many_is_wrong() -> None:
     assert metrics.marks([*true, checkbox("Logo", MarkState.EMPTY)], true) == (2, 3)
 
 
-def test_blank_pages_at_the_end_count_and_a_truth_of_nothing_is_refused(
+def test_blank_last_pages_count_and_a_truth_of_nothing_is_refused(
     lay: Callable[..., list[Exhibit]],
 ) -> None:
     (shown,) = lay("a.png", ".txt", "one\f\f\f")

@@ -108,9 +108,7 @@ def test_an_answer_may_use_a_client_of_the_fleet(fleet: FakeFleet, client: Clien
     assert client.submit(ReadDocument(b"scan")).result().text == "1 jobs"
 
 
-def test_outages_may_lie_in_each_other_and_jobs_of_one_run_when_it_is_over(
-    fleet: FakeFleet, client: Client
-) -> None:
+def test_outages_may_lie_in_each_other_and_jobs_of_one_run_after_it(fleet: FakeFleet, client: Client) -> None:
     with fleet.outage("postgres"):
         with fleet.outage("postgres"):
             pass

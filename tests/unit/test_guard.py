@@ -126,11 +126,8 @@ def test_no_spelling_of_loopback_is_reached(host: str, receiver: Receiver) -> No
     "address",
     [
         *("10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1"),  # the last: carrier-grade NAT
-        *(
-            "169.254.169.254",
-            "100.100.100.200",
-            "192.0.0.192",
-        ),  # metadata of most clouds, Alibaba's, Oracle's
+        # Metadata of most clouds, Alibaba's, Oracle's.
+        *("169.254.169.254", "100.100.100.200", "192.0.0.192"),
         *("168.63.129.16", "fd00:ec2::254"),  # of Azure's platform, though it looks public, and of Amazon's
         *("::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1"),  # mapped, by NAT64, by 6to4
         *("::ffff:10.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::a00:1", "2002:a00:1::1"),

@@ -195,9 +195,7 @@ def test_no_space_is_made_where_a_digit_was_taken_for_its_neighbour() -> None:
     crop, middles = drawn(text)
     shift = 0.5 * (middles[1] - middles[0])
     line = [Character(one, middles[n] + shift, 1.0) for n, one in enumerate(text)]
-    for some in (
-        line,
-        [*line[:5], Character("-2", middles[6], 1.0)],
-    ):  # as many signs as pieces of ink, and fewer
+    # As many signs as pieces of ink, and fewer.
+    for some in (line, [*line[:5], Character("-2", middles[6], 1.0)]):
         characters, _ = with_spaces_of_digits(some, glyphs(some, crop), crop)
         assert text_of_characters(characters) == text

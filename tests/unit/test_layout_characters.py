@@ -169,9 +169,7 @@ def test_other_numbers_and_words_keep_what_was_recognised(before: str, text: str
         ("x10°/L", 3, slice(3, 4)),  # a ring that was read for a raised nine gives way to it
     ],
 )
-def test_only_numbers_words_and_units_have_a_place_for_a_raised_sign(
-    text: str, at: int, place: slice | None
-) -> None:
+def test_only_numbers_words_and_units_take_a_raised_sign(text: str, at: int, place: slice | None) -> None:
     line = [Character(one, 0.1 * n, 1) for n, one in enumerate(text)]
     nothing = np.zeros((1, 1, 3), np.uint8)
     sign = Raised(start=0.1 * at - 0.03, end=0.1 * at + 0.03, margin=0.01, picture=nothing)

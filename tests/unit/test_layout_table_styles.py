@@ -18,16 +18,8 @@ from tests.shared.drawn_tables import Cells, Sheet, plain, table_of
 
 LEFT, TOP, PITCH, LINE = 80, 160, 34, 26
 LABELS = (
-    "Austria",
-    "Belgium",
-    "Czech Republic",
-    "Denmark",
-    "Estonia",
-    "Finland",
-    "Germany",
-    "Hungary",
-    "Ireland",
-)
+    "Austria", "Belgium", "Czech Republic", "Denmark", "Estonia", "Finland", "Germany", "Hungary", "Ireland",
+)  # fmt: skip
 LONG = (
     ("Outpatient visits to", "hospitals and clinics"),
     ("Persons who need", "personal assistance"),
@@ -40,18 +32,8 @@ PROSE = (
     "the methods of the laboratories were still those of the previous decade alone.",
 )
 STYLES = (
-    "none",
-    "head",
-    "booktabs",
-    "box",
-    "groups",
-    "rows",
-    "head_columns",
-    "one_wall",
-    "white",
-    "zebra",
-    "full",
-)
+    "none", "head", "booktabs", "box", "groups", "rows", "head_columns", "one_wall", "white", "zebra", "full",
+)  # fmt: skip
 
 
 def number(rng: random.Random) -> str:

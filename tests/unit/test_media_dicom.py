@@ -152,9 +152,7 @@ def test_an_overlay_is_drawn_where_it_lies_so_that_it_is_seen(
 
 
 @pytest.mark.parametrize(("frame", "on"), [(None, [True, True, True]), (2, [False, True, False])])
-def test_an_overlay_lies_over_the_frames_that_it_names(
-    frame: int | None, on: list[bool], file: MakeFile
-) -> None:
+def test_an_overlay_lies_over_frames_that_it_names(frame: int | None, on: list[bool], file: MakeFile) -> None:
     content = secondary_capture(np.zeros((3, 100, 60), dtype=np.uint8), frames=3)
     path = file(overlaid(content, np.eye(100, 60, dtype=bool), frame=frame))
     assert [page_pixels(path, index, LIMITS).any() for index in range(3)] == on
@@ -245,19 +243,10 @@ def in_run_lengths() -> bytes:
         (with_palette(b"\0\0\xc8\0"), 0),
     ],
     ids=[
-        "rle",
-        "rgb",
-        "deflated",
-        "implicit",
-        "16-bit",
-        "12 bits",
-        "ybr",
-        "jpeg",
-        "jpeg 2000",
-        "palette",
+        "rle", "rgb", "deflated", "implicit", "16-bit", "12 bits", "ybr", "jpeg", "jpeg 2000", "palette",
         "8 bits in 16",
     ],
-)
+)  # fmt: skip
 def test_colours_become_rgb(content: bytes, accuracy: int, file: MakeFile) -> None:
     path = file(content)
     assert len(inspect_file(path, LIMITS)) == 1

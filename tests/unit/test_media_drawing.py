@@ -21,6 +21,7 @@ from pecia_workers.media.decoding import prepare
 from pecia_workers.media.pictures import as_read, compressed, open_pictures
 from pecia_workers.processes.template import Forked
 from tests.shared.command import ran
+from tests.shared.fixture_types import Eventually
 
 pytestmark = pytest.mark.gate
 
@@ -100,12 +101,16 @@ def test_they_are_decoded_where_the_network_is_out_of_reach(pictures: PagePictur
     assert "\nNoNewPrivs:\t1\n" in status
 
 
-def test_a_process_that_dies_costs_one_page(scan: Path) -> None:
+def test_a_process_that_dies_costs_one_page(scan: Path, eventually: Eventually) -> None:
+    def kill_at_work(process: Forked, pictures: Any) -> None:
+        eventually(lambda: pictures._processes._busy)
+        process.kill()
+
     with open_pictures(scan, password=None, quality=75) as pictures:
         pictures(1, rotation=0, skew=0.0)
         process = helper_of(pictures)
         os.kill(process.pid, signal.SIGSTOP)  # until the next page is in flight
-        threading.Timer(0.2, process.kill).start()
+        threading.Thread(target=kill_at_work, args=(process, pictures)).start()
         with pytest.raises(NoPictureError):
             pictures(1, rotation=0, skew=0.0)
         assert pictures(2, rotation=0, skew=0.0).width == 1400

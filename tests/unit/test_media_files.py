@@ -181,9 +181,7 @@ def test_a_pdf_with_a_password_is_encrypted_and_one_without_pages_that_is_opened
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_a_form_that_its_pages_do_not_show_says_what_to_do(
-    dynamic: bool, file: MakeFile, limits: Limits
-) -> None:
+def test_a_form_that_no_page_shows_says_what_to_do(dynamic: bool, file: MakeFile, limits: Limits) -> None:
     catalogue = b"/AcroForm << /Fields [] /XFA 3 0 R >>" + b" /NeedsRendering true" * dynamic
     path = file(document([box()], [stream(b"<xdp/>")], catalogue=catalogue))
     if dynamic:

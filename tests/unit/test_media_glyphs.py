@@ -64,7 +64,7 @@ def test_a_font_that_says_what_it_draws_is_trusted(name: str, size: float) -> No
     st.booleans(),
     st.integers(8, 16),
 )
-def test_any_digit_that_claims_to_be_another_is_found(
+def test_any_digit_that_is_misnamed_is_found(
     name: str, drawn: str, said: str, swapped: bool, size: int
 ) -> None:
     assume(drawn != said)
@@ -132,9 +132,7 @@ UNTOLD = {
 def test_a_word_that_its_layer_does_not_tell_is_read_from_its_pixels(
     drawn: str, said: str, line: str, wrong: str
 ) -> None:
-    layer = layer_of(
-        pdf_in("DejaVuSans", {drawn: said}, size=12, lines=[line, *("The patient is well",) * 9])
-    )
+    layer = layer_of(pdf_in("DejaVuSans", {drawn: said}, size=12, lines=[line, *["The patient is well"] * 9]))
     text = " ".join(line.text for line in layer.lines())
     assert layer.distrust is Distrust.MISNAMED or (layer.unread and wrong not in text)
 

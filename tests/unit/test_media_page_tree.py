@@ -72,9 +72,7 @@ _nested = st.recursive(
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=st.lists(_nested, min_size=1, max_size=4), count=st.integers(1, 14))
-def test_every_page_of_the_tree_is_read_whatever_its_nodes_count(
-    tree: list[Tree], count: int, file: MakeFile
-) -> None:
+def test_every_page_is_read_whatever_the_nodes_count(tree: list[Tree], count: int, file: MakeFile) -> None:
     expected = leaves(tree)
     content = tree_pdf(tree, count)
     assert widths(content, file) == expected

@@ -26,7 +26,7 @@ from pecia_workers.engines.models import fingerprint, revision_of
 from pecia_workers.protocol.base import Capabilities, ClipTimes, EngineRequest, Piece, Sampling
 from pecia_workers.protocol.parts import ClaimedPart, Earlier
 from pecia_workers.reading.caching import Look, ResultCache, identity_of, key_of, tenant_of
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 from tests.shared.parts import claimed_part
 from tests.shared.samples import page
 
@@ -280,6 +280,12 @@ async def test_a_result_in_the_form_of_another_version_is_read_again() -> None:
     assert (again.key, again.found) == (look.key, None)
 
 
+async def looked(kept: Kept, times: int) -> None:
+    """Return once so many looks have been taken and have come to nothing."""
+    await until(lambda: kept.looks >= times)
+    await asyncio.sleep(0.01)
+
+
 async def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:
     kept, first = Kept(), claimed()
     cache = cache_of(kept)
@@ -287,9 +293,7 @@ async def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:
     others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
     different = await cache.look(claimed(), [replace(REQUEST, images=(PIXELS + 1,))], Page)
     assert (read.found, different.found) == (None, None)
-    async with asyncio.timeout(WAIT_S):
-        while kept.looks < 5:  # noqa: ASYNC110  looks that tasks take
-            await asyncio.sleep(0.01)
+    await looked(kept, 5)
     await asyncio.wait(others, timeout=0.1)
     assert not any(other.done() for other in others)
 
@@ -299,10 +303,11 @@ async def test_of_equal_parts_one_is_read_and_the_others_wait_for_it() -> None:
 
 
 async def test_all_that_waited_for_a_part_that_failed_go_on_at_once() -> None:
-    cache, first = cache_of(Kept()), claimed()
+    kept, first = Kept(), claimed()
+    cache = cache_of(kept)
     await cache.look(first, [REQUEST], Page)
     others = [asyncio.create_task(cache.look(claimed(), [REQUEST], Page)) for _ in range(3)]
-    await asyncio.sleep(0.05)
+    await looked(kept, 4)
     cache.ended(first.id)
     looks = await asyncio.wait_for(asyncio.gather(*others), WAIT_S)
     assert [look.found for look in looks] == [None] * 3

@@ -19,7 +19,7 @@ from pecia_workers.protocol.base import EngineDistrustedError, EngineError, Engi
 from pecia_workers.reading import canary
 from pecia_workers.reading.canary import Canaries, distance, drawn_code, is_read_right
 from tests.shared.canary_reader import page_text, read_canary
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 from tests.shared.scripted_engine import Answer, ScriptedEngine
 
 PAGE = EngineRequest(
@@ -75,13 +75,12 @@ def test_no_false_alarm_in_a_million_answers_with_four_wrong_characters_in_a_hun
     places = sum("{}" in line for line in canary._LINES)
     wrong = np.random.default_rng(1).binomial(canary._LENGTH, 0.04, (1_000_000, places))
     assert int((wrong > canary._MISREAD).all(axis=1).sum()) == 0
-    assert (
-        math.comb(canary._LENGTH, canary._MISREAD + 1) * 0.04 ** (canary._MISREAD + 1) < 5e-5
-    )  # in one place
+    # In one place.
+    assert math.comb(canary._LENGTH, canary._MISREAD + 1) * 0.04 ** (canary._MISREAD + 1) < 5e-5
 
 
 @pytest.mark.parametrize("every", [5, 20])
-def test_a_neighbours_text_in_one_of_5000_answers_is_found_within_the_canaries_that_the_docs_say(
+def test_a_neighbours_text_in_one_of_5000_answers_is_found_by_as_many_canaries_as_documented(
     every: int,
 ) -> None:
     """Each fleet reads `every` pages for a canary, until one of the two has the other's text."""
@@ -162,11 +161,9 @@ async def test_a_page_is_kept_back_until_a_canary_was_read_that_was_sent_after_i
     engine = Slow(reads)
     canaries = Canaries(engine, 8, WorkerSettings(canary_every=1))
     first = asyncio.create_task(canaries.vouch(uuid4()))
-    while not sent(engine):  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await until(lambda: sent(engine))
     second = asyncio.create_task(canaries.vouch(uuid4()))
-    while len(sent(engine)) < 2:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await until(lambda: len(sent(engine)) == 2)
     assert not first.done()
     assert not second.done()
     hold.set()
@@ -201,9 +198,7 @@ async def test_after_a_wrong_answer_nothing_is_trusted_any_more(wrong: str) -> N
     assert len(engine.asked) == asked
 
 
-async def test_a_page_s_answer_with_a_canary_s_code_is_a_fault_of_the_engine_and_no_page_can_know_one() -> (
-    None
-):
+async def test_a_canarys_code_in_a_pages_answer_is_a_fault_of_the_engine_and_no_page_can_know_one() -> None:
     known = page_text(drawn_code())
     texts = [known]
 

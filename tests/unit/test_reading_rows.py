@@ -90,9 +90,7 @@ def written(items: list[Item]) -> str:
 
 
 @given(ITEMS, st.data())
-def test_an_answer_that_is_cut_keeps_its_whole_rows_and_says_so(
-    items: list[Item], data: st.DataObject
-) -> None:
+def test_an_answer_that_is_cut_keeps_its_rows_and_says_so(items: list[Item], data: st.DataObject) -> None:
     text = written(items)
     place = data.draw(st.integers(text.index('"items"'), len(text) - 1))
 

@@ -24,7 +24,7 @@ from pecia.testing import FakeFleet
         {"expires": timedelta.max},
     ],
 )
-def test_a_wrong_option_gets_the_same_sentence_from_a_client_and_from_a_gateway(
+def test_a_wrong_option_gets_the_same_sentence_from_a_client_and_a_gateway(
     wrong: dict[str, Any],
 ) -> None:
     with FakeFleet() as fleet, pytest.raises(InvalidOptionError) as refused:

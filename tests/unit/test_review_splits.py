@@ -80,9 +80,7 @@ def test_no_story_loses_a_page_or_merges_two_patients_without_a_decision(
         assert Split.model_validate_json(bundle.stored_json()) == bundle
         decided_pages = {page for decision in bundle.decisions for page in decision.pages}
         for part in bundle.documents:
-            undecided = {
-                patient for page in part.pages if page not in decided_pages for patient in named[page]
-            }
+            undecided = {patient for page in {*part.pages} - {*decided_pages} for patient in named[page]}
             decided = {
                 one.patient for one in bundle.decisions if one.patient and {*part.pages} & {*one.pages}
             }

@@ -46,9 +46,8 @@ def test_pecia_knows_every_verb_and_option(command: Typed) -> None:
     meant = [
         PLACEHOLDERS.get(word, SOMETHING) if re.fullmatch(r"[A-Z]+", word) else word for word in arguments
     ]
-    verb.make_context(
-        "pecia", meant, resilient_parsing=not meant
-    )  # a verb that is only named needs no argument
+    # A verb that is only named needs no argument.
+    verb.make_context("pecia", meant, resilient_parsing=not meant)
 
 
 @pytest.mark.parametrize("command", [one for one in typed() if one.compose], ids=lambda one: one.line.strip())

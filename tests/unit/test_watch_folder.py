@@ -179,7 +179,7 @@ def test_another_document_of_the_same_name_is_read_beside_the_first(tmp_path: Pa
     assert (b"first" in done["done/scan.png.txt"], b"second" in done["done/scan-2.png.txt"]) == (True, True)
 
 
-def test_a_document_that_stays_is_read_again_only_when_its_content_changes(
+def test_a_document_that_stays_is_read_again_once_its_content_changes(
     tmp_path: Path, fleet: FakeFleet
 ) -> None:
     scan = tmp_path / "scan.png"

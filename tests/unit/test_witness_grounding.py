@@ -63,9 +63,7 @@ def test_however_unsure_a_witness_is_other_signs_stay_in_doubt(written: str, see
         ("Take I tablet at noon", "Take 1 tablet at noon", Verdict.REVIEW),
     ],
 )
-def test_a_letter_is_no_digit_but_in_units_and_names_that_are_known(
-    written: str, seen: str, verdict: Verdict
-) -> None:
+def test_a_letter_is_no_digit_but_in_known_units_and_names(written: str, seen: str, verdict: Verdict) -> None:
     assert judged(written, seen).verdict is verdict
 
 

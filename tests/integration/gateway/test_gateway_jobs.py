@@ -71,7 +71,7 @@ def test_a_browser_may_send_the_request_as_a_file_of_the_form(gateway: Gateway) 
     assert (refused.status_code, refused.json()["code"]) == (413, "too_large")
 
 
-def test_a_result_comes_in_the_form_that_is_asked_for_or_it_is_said_why_not(
+def test_a_result_comes_in_the_form_asked_for_or_it_is_said_why_not(
     fleet: RealFleet, gateway: Gateway
 ) -> None:
     fleet.answers(ReadDocument, pages=["one", "two"])

@@ -44,9 +44,7 @@ def test_the_secret_of_one_key_does_not_open_another(gateway: Gateway) -> None:
     assert gateway.showing(forged).get("/v1/key").status_code == 401
 
 
-def test_a_key_ends_at_its_time_and_a_revoked_one_in_seconds(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_ends_in_time_and_a_revoked_one_soon(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     past = datetime.now(UTC) - timedelta(seconds=1)
     assert code_of(gateway.bearer(expires_at=past).get("/v1/key")) == (401, "no_key")
     key, shown = gateway.key()
@@ -112,7 +110,7 @@ def test_pages_in_flight_are_limited_until_they_are_read(
     assert bearer.post("/v1/jobs", **FORM).status_code == 201
 
 
-def test_a_call_that_a_limit_ends_names_all_that_was_accepted(
+def test_a_call_that_a_limit_ends_names_the_accepted(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(identity, "_COUNTED_S", 0)
@@ -239,7 +237,7 @@ def test_an_equal_document_of_another_tenant_stays_and_is_not_betrayed(
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_foreign_batch_is_neither_joined_nor_counted(
+def test_foreign_batches_are_not_joined_or_counted(
     whole: bool, owned: dict[str, str], gateway: Gateway
 ) -> None:
     thief = gateway.bearer("thief")

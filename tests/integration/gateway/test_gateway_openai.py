@@ -278,9 +278,7 @@ def test_files_are_listed_read_and_deleted(client: OpenAI) -> None:
         client.files.retrieve(file.id)
 
 
-def test_batches_are_listed_and_hide_from_the_jobs(
-    gateway: Gateway, client: OpenAI, fleet: RealFleet
-) -> None:
+def test_batches_are_listed_and_hidden_from_jobs(gateway: Gateway, client: OpenAI, fleet: RealFleet) -> None:
     batches = [batch_of(client, line(name)) for name in "ab"]
     assert [one.id for one in client.batches.list(limit=1)] == [one.id for one in reversed(batches)]
     for batch in batches:
@@ -340,9 +338,7 @@ def test_a_page_that_cannot_be_read_is_an_error(
     assert caught.value.code == "damaged"
 
 
-def test_errors_are_those_that_the_client_knows(
-    gateway: Gateway, client: OpenAI, real_fleet: RealFleet
-) -> None:
+def test_errors_are_known_to_the_client(gateway: Gateway, client: OpenAI, real_fleet: RealFleet) -> None:
     create = client.chat.completions.create
     with pytest.raises(openai.BadRequestError, match="stream"):
         create(**body(stream=True))

@@ -60,7 +60,7 @@ async def refusal(client: Client, tool: str, **arguments: Any) -> str:
     return text(result).removeprefix(f"Error executing tool {tool}: ")
 
 
-def test_a_document_is_submitted_followed_read_and_searched_over_http(
+def test_a_document_is_submitted_followed_and_searched_over_http(
     real_fleet: RealFleet, gateway: Gateway
 ) -> None:
     real_fleet.empty()
@@ -145,7 +145,7 @@ def test_long_pages_come_in_several_answers(real_fleet: RealFleet, gateway: Gate
 
 
 @pytest.mark.gate
-def test_files_below_its_folder_are_submitted_over_standard_streams(
+def test_files_of_its_folder_are_submitted_over_standard_streams(
     real_fleet: RealFleet, tmp_path: Path
 ) -> None:
     real_fleet.empty()

@@ -169,7 +169,7 @@ def test_a_worker_taken_for_dead_claims_nothing_until_registered(tables: Any, ho
     assert house.ask(story) == [False, False, True, True]
 
 
-def test_a_death_is_taken_back_once_from_what_has_not_failed(
+def test_a_death_is_undone_once_where_nothing_failed(
     tables: Any, house: House, eventually: Eventually
 ) -> None:
     job_id = tables.add_job(parts=5)
@@ -178,9 +178,8 @@ def test_a_death_is_taken_back_once_from_what_has_not_failed(
     async def story(database: AsyncEngine) -> None:
         ledger = Ledger(database, "alive", announce=hear_nothing)
         claims = [await claimed(ledger, part["id"], deaths=part["deaths"]) for part in tables.parts(job_id)]
-        tables.query(
-            "UPDATE parts SET deaths = 1, state = 'queued'"
-        )  # of the last, the judge has counted none
+        # Of the last, the judge has counted none.
+        tables.query("UPDATE parts SET deaths = 1, state = 'queued'")
         tables.query("UPDATE parts SET state = 'failed' WHERE ordinal = 1")
         tables.query("UPDATE parts SET attempt = 2, state = 'running' WHERE ordinal = 2")
         tables.query("UPDATE parts SET attempt = 2, state = 'done' WHERE ordinal = 4")

@@ -1,6 +1,5 @@
 """Each process of the fleet is known while it lives, and known to have stopped."""
 
-import asyncio
 import signal
 from dataclasses import replace
 from datetime import timedelta
@@ -27,7 +26,7 @@ from pecia_workers.ledger.workers import (
 from tests.shared.fixture_types import Eventually, Make
 from tests.shared.forking import Started
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, until
 
 LEASE = timedelta(milliseconds=200)
 WORKER = WorkerIdentity.new("engine", [Stage.READ, Stage.CAPTION])
@@ -86,9 +85,7 @@ async def test_a_worker_whose_row_is_gone_or_dead_registers_again(tables: Any, t
     async with Heartbeat(tables.database_url, WORKER, lease=LEASE, on_lost=lose):
         await seen(tables)
         tables.query(told)
-        async with asyncio.timeout(WAIT_S):
-            while not lost or (await seen(tables))["lost_at"]:  # noqa: ASYNC110  the row tells
-                await asyncio.sleep(0.02)
+        await until(lambda: lost and tables.query("SELECT name FROM workers WHERE lost_at IS NULL"))
     assert lost == [1]
 
 
@@ -99,17 +96,12 @@ async def test_a_worker_whose_loop_stands_still_does_not_say_that_it_lives(table
         answers.append(all(turning))
         return answers[-1]
 
-    async def pass_over(beats: int) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while answers.count(False) < beats:  # noqa: ASYNC110  a heartbeat wakes no one
-                await asyncio.sleep(0.02)
-
     async with Heartbeat(tables.database_url, WORKER, lease=LEASE, alive=alive):
         first = await seen(tables)
         turning[0] = False
-        await pass_over(1)  # the beat before is written
+        await until(lambda: answers.count(False) >= 1)  # the beat before is written
         still = await seen(tables)
-        await pass_over(4)
+        await until(lambda: answers.count(False) >= 4)
         assert (await seen(tables))["seen_at"] == still["seen_at"]
         turning[0] = True
         assert (await seen_after(tables, still))["started_at"] == first["started_at"]
@@ -186,19 +178,17 @@ def test_workers_that_went_long_ago_are_forgotten_but_for_those_a_part_still_run
 
 async def seen(tables: Any, name: str = WORKER.name) -> dict[str, Any]:
     """Return the worker's row as soon as there is one."""
-    async with asyncio.timeout(WAIT_S):
-        while not (rows := tables.query("SELECT * FROM workers WHERE name = %s", name)):  # noqa: ASYNC110  the row tells, nobody else
-            await asyncio.sleep(0.02)
-    row: dict[str, Any] = rows[0]
+    row: dict[str, Any] = (await until(lambda: tables.query("SELECT * FROM workers WHERE name = %s", name)))[
+        0
+    ]
     return row
 
 
 async def seen_after(tables: Any, former: dict[str, Any]) -> dict[str, Any]:
     """Return the worker's row once it has been updated."""
-    async with asyncio.timeout(WAIT_S):
-        while (row := await seen(tables))["seen_at"] == former["seen_at"]:  # noqa: ASYNC110  the row tells
-            await asyncio.sleep(0.02)
-    return row
+    newer = "SELECT name FROM workers WHERE name = %s AND seen_at <> %s"
+    await until(lambda: tables.query(newer, WORKER.name, former["seen_at"]))
+    return await seen(tables)
 
 
 def test_the_upkeep_process_ends_cleanly(tables: Any, started: Started, eventually: Eventually) -> None:

@@ -108,9 +108,7 @@ def look_again(run: Make, reconciler: Reconciler) -> int:
     return lost
 
 
-def test_only_what_redis_lost_is_published_again(
-    tables: Any, redis: Redis, run: Make, claim_all: Make
-) -> None:
+def test_only_what_redis_lost_is_republished(tables: Any, redis: Redis, run: Make, claim_all: Make) -> None:
     tables.add_job(parts=10)
     run(relay)
     tables.publish_long_ago()
@@ -144,9 +142,7 @@ def test_while_the_counts_agree_no_list_is_read(tables: Any, redis: Redis, run: 
     assert "cmdstat_lrange" not in redis.info("commandstats")
 
 
-def test_what_the_counts_cannot_show_is_found_by_the_regular_comparison(
-    tables: Any, redis: Redis, run: Make
-) -> None:
+def test_what_the_counts_cannot_show_is_found_by_comparing(tables: Any, redis: Redis, run: Make) -> None:
     tables.add_job(parts=3)
     run(relay)
     tables.publish_long_ago()
@@ -167,10 +163,8 @@ def test_parts_behind_a_turn_whose_marker_got_lost_are_found_again(
     tables.publish_long_ago()
     redis.delete(QUEUE)
     reconciler = Reconciler()
-    assert [run(reconciler), look_again(run, reconciler)] == [
-        0,
-        TURN,
-    ]  # what stood in the list; the others are where they were
+    # What stood in the list; the others are where they were.
+    assert [run(reconciler), look_again(run, reconciler)] == [0, TURN]
     assert run(relay) == TURN
     assert set(claim_all()) == {str(part["id"]) for part in tables.parts(job_id)}
 
@@ -249,16 +243,14 @@ def test_clients_do_not_overtake_what_waits_in_postgres(
     assert publish(redis, messages(10, flow=new_id()), window=WINDOW) == []
 
 
-def test_the_relay_fills_the_window_with_as_much_of_each_flow(
-    redis: Redis, tables: Any, relay_once: Make
-) -> None:
+def test_the_relay_fills_the_window_evenly_by_flow(redis: Redis, tables: Any, relay_once: Make) -> None:
     jobs = [tables.add_job(parts=WINDOW) for _ in range(4)]
     relay_once()
     assert flows_in(redis, tables) == dict.fromkeys(jobs, WINDOW // 4)
     assert count_waiting(redis)[QUEUE] == WINDOW
 
 
-def test_a_few_pages_do_not_wait_for_room_behind_a_large_document(
+def test_few_pages_do_not_wait_behind_a_large_document(
     tables: Any, relay_once: Make, claim_all: Make
 ) -> None:
     tables.add_job(parts=3 * WINDOW)
@@ -299,9 +291,7 @@ def test_a_full_list_holds_no_other_up(redis: Redis, tables: Any, relay_once: Ma
     assert WINDOW <= count_waiting(redis)[QUEUE] <= MOST
 
 
-def test_an_empty_redis_is_filled_by_flow_not_by_age(
-    redis: Redis, tables: Any, run: Make, relay_once: Make
-) -> None:
+def test_an_empty_redis_is_filled_by_flow(redis: Redis, tables: Any, run: Make, relay_once: Make) -> None:
     jobs = [tables.add_job(parts=count) for count in (2 * WINDOW, 2 * WINDOW, 10)]
     for _ in range(3):
         relay_once()
