@@ -66,6 +66,6 @@ def claim_all(redis: Redis) -> Callable[..., list[str]]:
 
     def claim(*, owner: str = "worker", slots: int = 1_000) -> list[str]:
         claimed = Lists(redis).claim(["read.normal"], worker=owner, number=next(numbers), slots=slots)
-        return [part.part for part in claimed.parts]
+        return [str(part.part) for part in claimed.parts]
 
     return claim

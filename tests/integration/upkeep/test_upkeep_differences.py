@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, LiteralString, Self
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from redis import Redis
@@ -208,7 +208,7 @@ class BusyWorker:
         numbers = count(1)
         while not self._stopping.is_set():
             claim = self._lists.claim(tuple(QUEUES), worker="busy", number=next(numbers), slots=20)
-            asked = [ledger.claim(UUID(one.part)) for one in claim.parts]
+            asked = [ledger.claim(one.part) for one in claim.parts]
             parts = [part for part in await asyncio.gather(*asked) if part]
             # The last ones: put back to the heads of their lists, they are the first of the next claim, and end there.
             requeued = tuple(map(str, await ledger.requeue([part.id for part in parts[2:][-2:]])))

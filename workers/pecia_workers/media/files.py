@@ -10,10 +10,9 @@ from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pecia_schemas.piles import members
 
 from pecia_schemas.failures import FailureCode
-from pecia_schemas.media import PageRanges
+from pecia_schemas.media import PageRanges, Pile
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, PageSource
 
 _A4: Final = (1240, 1754)
@@ -76,7 +75,7 @@ class PilePages(PageSource):
         """Find the files in an open one; `opening` opens each of them. Raises `MediaError`."""
         self._file, self._limits, self._opening = file, limits, opening
         try:
-            self._parts = [Part(start, end) for start, end in members(file)]
+            self._parts = [Part(start, end) for start, end in Pile.members(file)]
         except ValueError:
             raise MediaError(FailureCode.DAMAGED, "The files in it cannot be found.") from None
         limits.choose(len(self._parts), None)
