@@ -80,14 +80,14 @@ def _check_schema(written: str) -> None:
         text = value if isinstance(value, str) else None
         if text is not None and name.endswith(("$ref", "$dynamicRef")) and not text.startswith("#"):
             raise InvalidOptionError(
-                "A $ref in fields points elsewhere: write everything into the one schema, under $defs."
+                "fields refers by $ref to another schema: include everything in this schema, under $defs."
             )
         if name == "patternProperties":
             raise InvalidOptionError("patternProperties in fields is not supported: name the properties.")
         if "\0" in name + (text or ""):
             raise InvalidOptionError("fields contains a NUL character, which Postgres cannot store.")
         if name == "$ref" and text and text.startswith("#/") and _at(schema, text) is None:
-            raise InvalidOptionError("A $ref in fields points to something that the schema does not hold.")
+            raise InvalidOptionError("fields refers by $ref to a definition that it does not contain.")
 
 
 def _check_meaning(schema: dict[str, Any]) -> None:
@@ -105,7 +105,8 @@ def _check_meaning(schema: dict[str, Any]) -> None:
             named = bool(steps) and steps[-1] in _NAMING
             steps.append("…" if named else str(step))
         raise InvalidOptionError(
-            f"fields is no JSON schema: it is wrong at {'/'.join(steps) or 'the top'} ({error.validator})."
+            f"fields is not a valid JSON schema: the value at {'/'.join(steps) or 'the top'} breaks a rule"
+            f" ({error.validator})."
         ) from None
 
 

@@ -220,5 +220,5 @@ def test_an_export_writes_each_document_and_says_which_are_held_back(
     assert left_out["issue"][0]["details"]["text"] == "Document 2 (pages 3): its patient is in conflict."
     shown = pecia("result", "--batch", "week", "--format", "fhir", "-o", tmp_path / "each")
     assert (shown.exit_code, shown.output.count("is held back")) == (1, 1)
-    with pytest.raises(InvalidFormatError, match="files of their own"):
+    with pytest.raises(InvalidFormatError, match="single files"):
         client.export(tmp_path, layout=Layout(), format="jsonl", batch="week")

@@ -446,7 +446,7 @@ def test_a_terminal_shows_progress_on_standard_error(shell: Shell, eventually: E
         (["read"], "FILE"),
         (["status", "0190b3cx"], "UUID"),
         (["list", "--since", "yesterday"], "2h"),
-        (["list", "--metadata", "ward"], "key=value"),
+        (["list", "--metadata", "ward"], "KEY=VALUE"),
         (["list", "--state", "done"], "succeeded"),
         (["usage", "--by", "ward"], "metadata:KEY"),
         (["status", "0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11"], "pecia list"),

@@ -362,7 +362,7 @@ def test_a_gateway_revises_the_result_too(desk: Desk, house: House, read: Make) 
             assert there.result().pages[0].text.startswith("Dose 50 mg")
             assert there.result(revision=0).pages[0].text.startswith("Dose 500 mg")
             for one in (job, there):
-                with pytest.raises(errors.InvalidOptionError, match="from 0"):
+                with pytest.raises(errors.InvalidOptionError, match="revision is 0"):
                     one.result(revision=-1)
 
 

@@ -23,7 +23,7 @@ PANELS: Final = {
         "--wait the captions.",
         "sample": "Write sample medical documents: a PDF of some pages, pictures, a damaged file.",
         "backfill": "Read all documents below a prefix, in the bulk lane. It can be repeated: no "
-        "no document twice.",
+        "document is submitted twice.",
         "watch-folder": "Read every document that is put into a folder, once, until Ctrl-C or SIGTERM.",
         "result": "Print what jobs read or captioned, or write it to files: text, Markdown, HTML, CSV, hOCR, PDF, "
         "subtitles.",

@@ -120,7 +120,7 @@ def _of_folder(folder: Path, wanted: Callable[[MediaType], bool]) -> Iterator[In
         else:
             passed_over.append(str(path.relative_to(folder)))
     if not taken:
-        raise BadParameter(f"nothing in '{folder}' can be read by this verb", param_hint="FILE")
+        raise BadParameter(f"'{folder}' contains no file that this command accepts", param_hint="FILE")
     if passed_over:
         named = ", ".join(passed_over[:_NAMED]) + (", …" if len(passed_over) > _NAMED else "")
         endings.complain(f"{folder}: skipped {len(passed_over)} of another kind: {named}")

@@ -150,4 +150,4 @@ def check(form: Format, kind: type[object]) -> None:
         forms.append(Format.FHIR)
     if form not in forms:
         what = "A captioned video" if kind is Captions else "A document"
-        raise InvalidFormatError(f"{what} has no form {form}: take one of {', '.join(forms)}.")
+        raise InvalidFormatError(f"{what} does not exist as {form}: use one of {', '.join(forms)}.")

@@ -70,7 +70,7 @@ def test_a_rotated_key_opens_beside_its_successor_until_the_overlap_ends(
     assert [gateway.showing(text).get("/v1/key").status_code for text in (shown, fresh)] == [200, 200]
     fleet.advance(timedelta(days=7))
     assert [gateway.showing(text).get("/v1/key").status_code for text in (shown, fresh)] == [401, 200]
-    with pytest.raises(InvalidOptionError, match=f"No key {key.id} is valid"):
+    with pytest.raises(InvalidOptionError, match=f"Key {key.id} is not valid"):
         gateway.connections.access.rotate(key.id, timedelta())
 
 

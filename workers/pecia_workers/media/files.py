@@ -125,13 +125,13 @@ _OFFICE: Final = "an Office document: export it as PDF"
 _ARCHIVE: Final = "an archive: unpack it and send the files in it"
 _POSTSCRIPT: Final = "PostScript: convert it to PDF"
 _PICTURE: Final = "a picture of a kind that is not read: save it as PNG or JPEG"
-_SOUND: Final = "a sound recording: there is nothing to read or to see in it"
+_SOUND: Final = "a sound recording, without text or pictures"
 _PROGRAM: Final = "a program"
-_HTML: Final = "a web page, perhaps a server's message in the place of a document: print it as PDF"
+_HTML: Final = "a web page, perhaps a server's error message instead of a document: print it as PDF"
 _SVG: Final = "an SVG drawing: export it as PDF or PNG"
-_XML: Final = "XML: it is text already, or needs the program it was made with to export it as PDF"
+_XML: Final = "XML: it is text already, or has to be exported as PDF by its program"
 _MAIL: Final = "an e-mail: send its attachments"
-_TEXT: Final = "plain text: there is nothing to recognise in it"
+_TEXT: Final = "plain text, which needs no recognition"
 
 _SIGNATURES: Final = (
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", _OFFICE),  # .doc, .xls, .ppt, .msg, .hwp

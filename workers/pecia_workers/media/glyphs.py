@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from pecia_schemas.blocks import Doubt, DoubtReason
-from pecia_workers.media.layer_text import Character, gap_between, scaled_box
+from pecia_workers.media.layer_text import gap_between, scaled_box
 from pecia_workers.media.overdrawn import drawn_signs, letters_over_letters
+from pecia_workers.media.pdf_objects import Character
 from pecia_workers.media.recognition import (
     INDEX,
     LETTERS,

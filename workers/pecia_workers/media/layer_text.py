@@ -7,19 +7,15 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final
 
 import pypdfium2
 from pypdfium2 import raw
 
 from pecia_schemas.blocks import Box, Line, Word
-from pecia_workers.media.pdf_objects import Rectangle
+from pecia_workers.media.pdf_objects import SLANT, Character, Rectangle
 from pecia_workers.media.right_to_left import by_direction, pieces_of
 
-_ASCENT, _DESCENT = 0.75, 0.2
-"""Extent of a line's box above and below its baseline, relative to the font's size."""
-_SLANT: Final = 5.0
-"""Degrees from which text is turned, and from which a new piece of text begins."""
 _SAMPLE: Final = 500
 """Characters that show how a page's text is turned."""
 _NO_GLYPH: Final = 0.01
@@ -49,68 +45,6 @@ _READ_AS: Final = {
 }
 _SAME_LOOK: Final = ("\u2e80", "\u2fdf"), ("\uf900", "\ufb06"), ("\ufb1d", "\ufdfb"), ("\ufe70", "\ufefc")
 """Radicals, compatibility ideographs, ligatures, forms of Hebrew and Arabic letters: code points that look the same."""
-
-
-class Character(NamedTuple):
-    """One character with its place, in pixels of the drawn page."""
-
-    text: str
-    """Its text: several letters for a ligature."""
-    code: str
-    """Its code in the file."""
-    box: Rectangle
-    """Box around its ink, or around its place if it has no glyph."""
-    origin: tuple[float, float]
-    """Its origin on the baseline."""
-    size: float
-    """Of the font."""
-    angle: float
-    """Degrees, clockwise, from upright: -180 to 180."""
-    font: int
-    order: int
-    """Its position in the page's drawing order."""
-    invisible: bool
-    has_glyph: bool
-    """Whether its font has a glyph for it."""
-    unmapped: bool
-    """Whether its code is not mapped to a character."""
-
-    @property
-    def is_turned(self) -> bool:
-        """Whether it is turned."""
-        return abs(self.angle) > _SLANT
-
-    @property
-    def is_mark(self) -> bool:
-        """Whether it is an accent or a vowel sign that belongs to the letter before it."""
-        return unicodedata.category(self.code).startswith("M")
-
-    @property
-    def place(self) -> Rectangle:
-        """Its place in its line, with the same height for all letters of a font."""
-        if self.is_turned:
-            return self.box
-        left, top, right, bottom = self.box
-        baseline = self.origin[1]
-        above, below = baseline - _ASCENT * self.size, baseline + _DESCENT * self.size
-        return left, min(top, above), right, max(bottom, below)
-
-    def along(self, angle: float) -> tuple[float, float]:
-        """Return its start and end along a line of this angle."""
-        left, top, right, bottom = self.box
-        if not angle:
-            return left, right
-        cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-        middle = (left + right) / 2 * cosine + (top + bottom) / 2 * sine
-        half = ((right - left) * abs(cosine) + (bottom - top) * abs(sine)) / 2
-        return middle - half, middle + half
-
-    def across(self, angle: float) -> float:
-        """Return the position of its baseline, from the top of a page turned so that lines of this angle are level."""
-        x, y = self.origin
-        if not angle:
-            return y
-        return y * math.cos(math.radians(angle)) - x * math.sin(math.radians(angle))
 
 
 def turn_needed(text: pypdfium2.PdfTextPage, place: pypdfium2.PdfMatrix) -> int:
@@ -268,7 +202,7 @@ def gap_between(last: Character, character: Character) -> float | None:
     (start, end), (from_, to) = last.along(last.angle), character.along(last.angle)
     gap = max(from_ - end, start - to) / size
     step = abs(character.across(last.angle) - last.across(last.angle)) / size
-    return gap if slant <= _SLANT and gap <= _GAP and step <= _STEP else None
+    return gap if slant <= SLANT and gap <= _GAP and step <= _STEP else None
 
 
 def _line(piece: list[list[Character]], scale: float) -> Line | None:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pypdfium2 import raw
 
 from pecia_schemas.blocks import Line, Word
-from pecia_workers.media.layer_text import Character, gap_between
-from pecia_workers.media.pdf_objects import Rectangle, rectangle_of
+from pecia_workers.media.layer_text import gap_between
+from pecia_workers.media.pdf_objects import Character, Rectangle, rectangle_of
 
 _COMMON: Final = 0.35
 """Overlap of two boxes, as a share of the smaller, from which one letter is over the other."""

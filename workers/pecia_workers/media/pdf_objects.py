@@ -1,10 +1,12 @@
-"""Drawn objects of a PDF page: their order, their places in pixels, and damaged pictures."""
+"""Drawn objects of a PDF page: their order, their places in pixels, damaged pictures, and characters."""
 
 import ctypes
+import math
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pypdfium2
@@ -24,6 +26,10 @@ from pecia_workers.media.damage import (
 Rectangle: TypeAlias = tuple[float, float, float, float]
 """Left, top, right and bottom, in pixels."""
 
+_ASCENT, _DESCENT = 0.75, 0.2
+"""Extent of a line's box above and below its baseline, relative to the font's size."""
+SLANT: Final = 5.0
+"""Degrees from which text is turned, and from which a new piece of text begins."""
 _FINE: Final = 16
 """Resolution in parts of a pixel, since pdfium rounds points to full pixels."""
 _DEPTH, _MOST_OBJECTS = 8, 100_000
@@ -181,3 +187,65 @@ def pictures_of(page: pypdfium2.PdfPage, pixels: NDArray[np.uint8]) -> Iterator[
                 height=known.height,
                 bits=known.bits_per_pixel,
             )
+
+
+class Character(NamedTuple):
+    """One character with its place, in pixels of the drawn page."""
+
+    text: str
+    """Its text: several letters for a ligature."""
+    code: str
+    """Its code in the file."""
+    box: Rectangle
+    """Box around its ink, or around its place if it has no glyph."""
+    origin: tuple[float, float]
+    """Its origin on the baseline."""
+    size: float
+    """Of the font."""
+    angle: float
+    """Degrees, clockwise, from upright: -180 to 180."""
+    font: int
+    order: int
+    """Its position in the page's drawing order."""
+    invisible: bool
+    has_glyph: bool
+    """Whether its font has a glyph for it."""
+    unmapped: bool
+    """Whether its code is not mapped to a character."""
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether it is turned."""
+        return abs(self.angle) > SLANT
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether it is an accent or a vowel sign that belongs to the letter before it."""
+        return unicodedata.category(self.code).startswith("M")
+
+    @property
+    def place(self) -> Rectangle:
+        """Its place in its line, with the same height for all letters of a font."""
+        if self.is_turned:
+            return self.box
+        left, top, right, bottom = self.box
+        baseline = self.origin[1]
+        above, below = baseline - _ASCENT * self.size, baseline + _DESCENT * self.size
+        return left, min(top, above), right, max(bottom, below)
+
+    def along(self, angle: float) -> tuple[float, float]:
+        """Return its start and end along a line of this angle."""
+        left, top, right, bottom = self.box
+        if not angle:
+            return left, right
+        cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+        middle = (left + right) / 2 * cosine + (top + bottom) / 2 * sine
+        half = ((right - left) * abs(cosine) + (bottom - top) * abs(sine)) / 2
+        return middle - half, middle + half
+
+    def across(self, angle: float) -> float:
+        """Return the position of its baseline, from the top of a page turned so that lines of this angle are level."""
+        x, y = self.origin
+        if not angle:
+            return y
+        return y * math.cos(math.radians(angle)) - x * math.sin(math.radians(angle))

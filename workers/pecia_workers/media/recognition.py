@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from pypdfium2 import raw
 
-from pecia_workers.media.layer_text import Character, CharacterReader, gap_between, rectangle_around
-from pecia_workers.media.pdf_objects import Rectangle, placing
+from pecia_workers.media.layer_text import CharacterReader, gap_between, rectangle_around
+from pecia_workers.media.pdf_objects import Character, Rectangle, placing
 
 Look: TypeAlias = NDArray[np.float32]
 """Normalised picture of a glyph, with width, height and place relative to its font's size."""

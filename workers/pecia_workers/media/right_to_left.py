@@ -28,7 +28,7 @@ from pecia_workers.layout.lines import is_backward, is_mostly_backward, is_unit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pecia_workers.media.layer_text import Character
+    from pecia_workers.media.pdf_objects import Character
 
 _STEP, _GAP, _SPACE = 0.6, 0.8, 0.12
 """Step or gap, relative to the font's size, that begins another line, piece or word."""

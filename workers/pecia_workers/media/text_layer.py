@@ -39,7 +39,6 @@ from pecia_workers.layout.ink import sum_within, turned
 from pecia_workers.layout.lines import box_of, scaled
 from pecia_workers.media.glyphs import Naming, judge_naming
 from pecia_workers.media.layer_text import (
-    Character,
     CharacterReader,
     gap_between,
     lines_of,
@@ -48,6 +47,7 @@ from pecia_workers.media.layer_text import (
 )
 from pecia_workers.media.overdrawn import level_lines, with_drawn_strikes
 from pecia_workers.media.pdf_objects import (
+    Character,
     Rectangle,
     area_within,
     objects_of,
