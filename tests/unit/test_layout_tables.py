@@ -168,3 +168,20 @@ def test_rows_whose_columns_are_not_clear_are_a_table_with_a_doubt() -> None:
     assert len(found.blocks[0].lines) == 8
     [doubt] = found.doubts
     assert (doubt.reason, doubt.on_value) == (DoubtReason.TABLE_UNCLEAR, True)
+
+
+def test_a_note_below_the_last_ruling_line_is_no_row_of_the_table() -> None:
+    sheet = Sheet()
+    rows = [
+        ("Country", "Cases", "Rate"),
+        *((name, "152", "4.1") for name in ("Austria", "Belgium", "Denmark")),
+    ]
+    for number, texts in enumerate((*rows, ("Notes",))):
+        for left, text in zip((80, 420, 640), texts, strict=False):
+            sheet.write(text, left, 120 + 34 * number)
+    for top in (114, 148, 250):
+        sheet.rule(76, top, 720, top)
+    table, note = sheet.blocks()
+    assert table.table
+    assert table.table.rows == len(rows)
+    assert note.text == "Notes"

@@ -37,9 +37,9 @@ _UNCLEAR_PIECES: Final = 3
 _FULL_ROW: Final = 0.6
 """Pieces of a row with most columns, relative to the longest row."""
 _IN_COLUMN: Final = 0.1
-"""Share of the pieces of such rows that start where a column does."""
-FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese has its own
-"""A label, with or without its value."""
+"""Share of the pieces of such rows that start where one does that is of a column."""
+_FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese has its own
+"""A label, with its value or without."""
 _SAME_ROW, _HEAD_PITCH = 0.7, 2.2
 """Step between lines that is too short for separate rows, and the longest step within the names of columns."""
 _LOOSE: Final = 1.35
@@ -77,7 +77,7 @@ def aligned_grids(
             first, width = pieces[row[0]].box, 0.65 * (run_box.right - run_box.left)
             is_short = len(row) == 1 and first.right - first.left < width and first.left < run_box.right
             if not (_is_near(pieces, run[-1], row, height) and (is_apart or is_short)):
-                runs += _ended(pieces, run, height)
+                runs += _ended(pieces, run, rules, height)
                 run = []
         if is_apart and not run and len(above) == 1 and _is_near(pieces, above, row, height):
             name, below = pieces[above[0]].box, around(pieces[one].box for one in row)
@@ -85,7 +85,7 @@ def aligned_grids(
                 run.append(list(above))  # it may be a name of several columns
         if is_apart or run:
             run.append(list(row))
-    runs += _ended(pieces, run, height)
+    runs += _ended(pieces, run, rules, height)
     return [grid for run in runs for grid in _grids_of(pieces, run, rules, height)]
 
 
@@ -104,8 +104,8 @@ def _is_near(pieces: Sequence[Line], above: Sequence[int], row: Sequence[int], h
 def _grids_of(
     pieces: Sequence[Line], run: list[list[int]], rules: Rules, height: float, depth: int = 3
 ) -> list[Grid]:
-    """Return the grid of rows; if they form none, the grids above and below their widest gap."""
-    grid = aligned_grid(pieces, run, rules, height)
+    """Return the grid of rows; of rows that make none, those of the rows above and below the widest space."""
+    grid = _Aligned(pieces, run, rules, height).grid()
     if (grid is not None and grid.table is not None) or not depth or len(run) < 2 * _MIN_ROWS:
         return [grid] if grid is not None else []
     boxes = [around(pieces[number].box for number in row) for row in run]
@@ -113,7 +113,9 @@ def _grids_of(
     widest = int(np.argmax(steps))
     if steps[widest] > _WIDER * float(np.median(steps)):
         parts = [
-            part for half in (run[: widest + 1], run[widest + 1 :]) for part in _ended(pieces, half, height)
+            part
+            for half in (run[: widest + 1], run[widest + 1 :])
+            for part in _ended(pieces, half, rules, height)
         ]
         grids = [found for part in parts for found in _grids_of(pieces, part, rules, height, depth - 1)]
         if any(found.table is not None for found in grids):
@@ -121,18 +123,13 @@ def _grids_of(
     return [grid] if grid is not None else []
 
 
-def aligned_grid(
-    pieces: Sequence[Line], run: Sequence[Sequence[int]], rules: Rules, height: float
-) -> Grid | None:
-    """Return the grid of aligned rows, or None if they are not aligned."""
-    return _Aligned(pieces, run, rules, height).grid()
+def _ended(
+    pieces: Sequence[Line], run: list[list[int]], rules: Rules, height: float
+) -> Iterator[list[list[int]]]:
+    """Yield the run without what only goes before or follows it.
 
-
-def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Iterator[list[list[int]]]:
-    """Yield the run without rows that only precede or follow a table.
-
-    Fields with values above or below a table, such as a patient's, are in none of its columns. A last single piece
-    belongs to the table if it is in a column.
+    Fields with their values above or below the table, as those of a patient, are in none of its columns. A last single
+    piece is of the table if it is of a column, and not below its last ruling line: there stands a note.
     """
     full = [row for row in run if len(row) >= _FULL_ROW * max(map(len, run))]
 
@@ -142,7 +139,7 @@ def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Itera
     def is_fields(row: Sequence[int]) -> bool:
         places = np.array([place for other in full if other is not row for place in sides(other)])
         near = (np.mean(np.any(np.abs(places - place) < 0.5 * height, axis=1)) for place in sides(row))
-        fields = sum(bool(FIELD.search(pieces[one].text)) for one in row)
+        fields = sum(bool(_FIELD.search(pieces[one].text)) for one in row)
         return bool(len(places) and 2 * fields >= len(row) and max(near, default=0) <= _IN_COLUMN)
 
     start = next((number for number, row in enumerate(run) if not is_fields(row)), len(run))
@@ -157,7 +154,11 @@ def _ended(pieces: Sequence[Line], run: list[list[int]], height: float) -> Itera
     later = [box.left for row in rows[:count] for box in row[1:]]
     for [box] in rows[count:]:
         is_cell = box.right <= names or any(abs(box.left - left) < 0.5 * height for left in later)
-        if middle(box)[1] - middle(rows[count - 1][0])[1] > 1.3 * pitch or not is_cell:
+        above = rows[count - 1][0]
+        is_note = rules.part(above, box) and not rules.between(
+            middle(box)[1], box.bottom + height, box.left, box.right
+        )
+        if middle(box)[1] - middle(above)[1] > 1.3 * pitch or not is_cell or is_note:
             break
         count += 1
     yield run[:count]
@@ -177,6 +178,7 @@ class _Aligned:
         self.box = around(piece.box for row in self.rows for piece in row)
 
     def grid(self) -> Grid | None:
+        """Return the grid of rows that line up; None if they do not."""
         strips = self._walls()
         walls = self._parting(strips)
         starts = []  # where the column behind each wall starts in most rows

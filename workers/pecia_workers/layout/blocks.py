@@ -40,7 +40,6 @@ from pecia_workers.layout.order import reading_order
 from pecia_workers.layout.paragraphs import Kinds, printed
 from pecia_workers.layout.parting import is_number, looks_double, looks_joined
 from pecia_workers.layout.ruled import Rules, coloured_grids, find_rules, ruled_grids
-from pecia_workers.layout.stacked import stacked_grids
 from pecia_workers.layout.strikes import with_strikes
 
 Row: TypeAlias = Sequence[Line]
@@ -133,7 +132,6 @@ def _found(pieces: Sequence[Line], rules: Rules, height: float) -> list[Grid | l
     for grid in ruled_grids(pieces, rules, height):
         if not any(grid.members & other.members for other in grids):  # of a grid in a cell, the inner one
             grids.append(grid)
-    grids += stacked_grids(pieces, set(_outside(len(pieces), grids)), rules, height)
     loose = _outside(len(pieces), grids)
     stretches = _ordered([pieces[one] for one in loose], [])
     rows = [[loose[one] for one in row] for row in chain.from_iterable(stretches)]

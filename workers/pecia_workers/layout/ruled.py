@@ -143,7 +143,7 @@ def _grids(pieces: Sequence[Line], across: Mask, down: Mask, height: float, narr
             continue
         window = np.s_[top : top + depth, left : left + width]
         part = (labels[window] == label).view(np.uint8)
-        lines = segments(across[window] & part, top, left), segments((down[window] & part).T, left, top)
+        lines = _segments(across[window] & part, top, left), _segments((down[window] & part).T, left, top)
         grid = _grid(pieces, *lines, height, narrow)
         if grid is not None:
             grids.append(grid)
@@ -218,8 +218,8 @@ def _length(rules: list[Rule]) -> float:
     return length
 
 
-def segments(mask: Mask, place: int, start: int) -> list[Rule]:
-    """Return the horizontal lines of a mask; `place` and `start`: the mask's position."""
+def _segments(mask: Mask, place: int, start: int) -> list[Rule]:
+    """Return the lines of a mask that go across; `place` and `start`: where the mask lies."""
     rows = np.flatnonzero(mask.any(axis=1))
     found: list[Rule] = []
     for part in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if rows.size else ():
