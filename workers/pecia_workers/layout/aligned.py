@@ -37,9 +37,9 @@ _UNCLEAR_PIECES: Final = 3
 _FULL_ROW: Final = 0.6
 """Pieces of a row with most columns, relative to the longest row."""
 _IN_COLUMN: Final = 0.1
-"""Share of the pieces of such rows that start where one does that is of a column."""
+"""Share of the pieces of such rows that start where a column does."""
 _FIELD: Final = re.compile(r"\w[^:：]*[:：](\s*\S|$)")  # noqa: RUF001  Chinese has its own
-"""A label, with its value or without."""
+"""A label, with or without its value."""
 _SAME_ROW, _HEAD_PITCH = 0.7, 2.2
 """Step between lines that is too short for separate rows, and the longest step within the names of columns."""
 _LOOSE: Final = 1.35
@@ -104,7 +104,7 @@ def _is_near(pieces: Sequence[Line], above: Sequence[int], row: Sequence[int], h
 def _grids_of(
     pieces: Sequence[Line], run: list[list[int]], rules: Rules, height: float, depth: int = 3
 ) -> list[Grid]:
-    """Return the grid of rows; of rows that make none, those of the rows above and below the widest space."""
+    """Return the grid of rows; if they form none, the grids above and below their widest gap."""
     grid = _Aligned(pieces, run, rules, height).grid()
     if (grid is not None and grid.table is not None) or not depth or len(run) < 2 * _MIN_ROWS:
         return [grid] if grid is not None else []
@@ -178,7 +178,7 @@ class _Aligned:
         self.box = around(piece.box for row in self.rows for piece in row)
 
     def grid(self) -> Grid | None:
-        """Return the grid of rows that line up; None if they do not."""
+        """Return the grid of aligned rows, or None if they are not aligned."""
         strips = self._walls()
         walls = self._parting(strips)
         starts = []  # where the column behind each wall starts in most rows

@@ -219,7 +219,7 @@ def _length(rules: list[Rule]) -> float:
 
 
 def _segments(mask: Mask, place: int, start: int) -> list[Rule]:
-    """Return the lines of a mask that go across; `place` and `start`: where the mask lies."""
+    """Return the horizontal lines of a mask; `place` and `start`: the mask's position."""
     rows = np.flatnonzero(mask.any(axis=1))
     found: list[Rule] = []
     for part in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if rows.size else ():
