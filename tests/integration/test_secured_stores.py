@@ -110,7 +110,7 @@ REDIS_DOORS = {
     "no authority named": (lambda stores: stores.redis_url(options="?db=0"), "no trusted authority"),
     "an authority that is not there": (
         lambda stores: stores.redis_url(options="?ssl_ca_certs=/nowhere.pem"),
-        "not there",
+        "is missing",
     ),
     "an expired certificate": (lambda stores: stores.redis_url(door="expired"), "has expired"),
     "another's certificate": (lambda stores: stores.redis_url(door="elsewhere"), "for another name"),

@@ -63,7 +63,8 @@ _REGISTER = """
 @dataclass
 class _Running:
     part: ClaimedPart
-    script: Script
+    runs: int
+    """Runs of its job when it began, one of which has one script."""
 
 
 @dataclass
@@ -154,7 +155,8 @@ class RealFleet:
         if one is None:
             return False
         del self._running[one.part.id]
-        written = self._run(self._ledger.commit(Finished(part=one.part, outcome=_outcome(one))))
+        outcome = _outcome(one.part, self._script_of(one))  # as late as a fake fleet asks for it
+        written = self._run(self._ledger.commit(Finished(part=one.part, outcome=outcome)))
         return written is not None or self.step(job)  # nothing is written of what was cancelled
 
     def finish(self, job: JobHandle[Any] | UUID | None = None) -> None:
@@ -225,14 +227,15 @@ class RealFleet:
         part: ClaimedPart | None = self._run(self._ledger.claim(row["id"])) if row else None
         if part is None:
             return None
-        running = _Running(part, self._script_of(part))
+        runs = self._postgres.execute(_RUNS, (part.job_id,)).fetchone()
+        assert runs
+        running = _Running(part, runs["count"])
         self._running[part.id] = running
         return running
 
-    def _script_of(self, part: ClaimedPart) -> Script:
-        runs = self._postgres.execute(_RUNS, (part.job_id,)).fetchone()
-        assert runs
-        key = (part.job_id, runs["count"])
+    def _script_of(self, running: _Running) -> Script:
+        part = running.part
+        key = (part.job_id, running.runs)
         if key not in self._scripts:
             task = task_from_json(part.kind, part.stored_task)
             assert isinstance(task.source, PayloadRef)
@@ -255,8 +258,7 @@ def _with_source(task: Task[Any], content: bytes) -> Task[Any]:
     return task
 
 
-def _outcome(running: _Running) -> Outcome:
-    part, script = running.part, running.script
+def _outcome(part: ClaimedPart, script: Script) -> Outcome:
     if part.stage is Stage.INGEST and not isinstance(script, Failure):
         parts = [NewPart(ordinal=ordinal, cost=1) for ordinal in script]
         stage, last = task_type(part.kind).stage, script[parts[-1].ordinal]

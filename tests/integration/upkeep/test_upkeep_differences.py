@@ -211,11 +211,9 @@ class BusyWorker:
             asked = [ledger.claim(one.part) for one in claim.parts]
             parts = [part for part in await asyncio.gather(*asked) if part]
             # The last ones: put back to the heads of their lists, they are the first of the next claim, and end there.
-            requeued = tuple(map(str, await ledger.requeue([part.id for part in parts[2:][-2:]])))
+            requeued = set(await ledger.requeue([part.id for part in parts[2:][-2:]]))
             self._lists.put_back([one for one in claim.parts if one.part in requeued])
-            done = [
-                Finished(part=part, outcome=Done(_PAGE)) for part in parts if str(part.id) not in requeued
-            ]
+            done = [Finished(part=part, outcome=Done(_PAGE)) for part in parts if part.id not in requeued]
             self.committed += len([one for one in await asyncio.gather(*map(ledger.commit, done)) if one])
         await database.dispose()
 
