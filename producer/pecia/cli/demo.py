@@ -55,7 +55,7 @@ class Exhibit(Protocol):
 
 @dataclass
 class Showing:
-    """One document of the demo, its job and what was measured of it."""
+    """One document of the demo, with its job and measurements."""
 
     exhibit: Exhibit
     job: Job[Document]

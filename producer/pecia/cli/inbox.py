@@ -136,7 +136,7 @@ Report = Callable[[str, AnyJob | None, str | None, Failure | str | None], None]
 
 @dataclass(slots=True, kw_only=True)
 class Watcher:
-    """Submits documents by their names, and ends each whose job is over."""
+    """Submits documents by their names, and settles each document whose job has ended."""
 
     client: Client
     task: ReadPages[Any]
@@ -183,7 +183,7 @@ class Watcher:
                 self.end(name, job)
 
     def end(self, name: str, job: AnyJob) -> None:
-        """Save the result of a job that is over, or the reason why there is none."""
+        """Save the result of an ended job, or the reason why it has none."""
         raise NotImplementedError
 
     def save(self, job: AnyJob, path: Path) -> Failure | str | None:

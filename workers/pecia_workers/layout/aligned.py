@@ -126,10 +126,10 @@ def _grids_of(
 def _ended(
     pieces: Sequence[Line], run: list[list[int]], rules: Rules, height: float
 ) -> Iterator[list[list[int]]]:
-    """Yield the run without what only goes before or follows it.
+    """Yield the run without rows that only precede or follow the table.
 
     Fields with their values above or below the table, as those of a patient, are in none of its columns. A last single
-    piece is of the table if it is of a column, and not below its last ruling line: there stands a note.
+    piece belongs to the table if it is in a column and not below the last ruling line, where notes are.
     """
     full = [row for row in run if len(row) >= _FULL_ROW * max(map(len, run))]
 
