@@ -24,6 +24,7 @@ from pecia_workers.local.fleet import LocalFleet, WorkerCommand
 from pecia_workers.local.process import EmbeddedError, FleetRunningError, Service, ServiceState, processes_in
 from tests.shared.fixture_types import Eventually
 from tests.shared.forking import forked_for, templates_of
+from tests.shared.limits import WAIT_S
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_templates")]
 
@@ -141,6 +142,18 @@ def test_a_worker_that_cannot_run_is_tried_again_and_named(
         with pytest.raises(EmbeddedError, match=told):
             fleet.wait_ready(timeout)
         eventually(lambda: _service(fleet, "broken").restarts)
+
+
+def test_an_engine_that_its_settings_cannot_run_ends_the_wait_at_its_first_exit_with_its_reason(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "_TRIES", 10**6)
+    settings = WorkerSettings(flower_port=0, engine="vllm", model=str(home))
+    with (
+        LocalFleet(home / "fleet", settings=settings) as fleet,
+        pytest.raises(EmbeddedError, match=r"engine \(.*\n.*cannot start: EngineUnavailableError: "),
+    ):
+        fleet.wait_ready(WAIT_S)
 
 
 def test_a_fleet_that_shall_stop_is_not_waited_for(home: Path) -> None:

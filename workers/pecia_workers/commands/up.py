@@ -89,8 +89,7 @@ def up(
             _watch(fleet, stopping, console)
             console.print("Stopping: workers finish what they have begun …")
     except EmbeddedError as error:
-        Console(stderr=True, highlight=False).print(f"[red]{error}[/]")
-        raise typer.Exit(UNAVAILABLE) from None
+        raise refused(error, UNAVAILABLE) from None
 
 
 def _screen(fleet: LocalFleet) -> Table:
