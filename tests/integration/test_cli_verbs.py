@@ -23,9 +23,9 @@ from pecia_schemas.states import new_id
 from pecia_schemas.tasks import Preparation, task_from_json
 from pecia_workers.outgoing.webhooks import sign
 from tests.shared.command import run_pecia
-from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.fixture_types import Picture
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.receivers import SECRET, Answer, Receiver, receiver, settings_for, working
 
 __all__ = ["receiver"]
@@ -275,13 +275,12 @@ def test_a_test_that_nobody_tries_says_so(webhook: Pecia, receiver: Receiver) ->
     assert "webhook worker" in told.output
 
 
-def test_dead_deliveries_are_shown_try_by_try_and_replayed(  # noqa: PLR0917  fixtures
+def test_dead_deliveries_are_shown_try_by_try_and_replayed(
     webhook: Pecia,
     client: Client,
     picture: Picture,
     receiver: Receiver,
     stores: dict[str, str],
-    eventually: Eventually,
 ) -> None:
     endpoint = added(webhook, receiver.url)["id"]
     receiver.planned = [Answer(500, text="no room")]

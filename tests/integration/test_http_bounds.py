@@ -20,9 +20,8 @@ from pecia.gateway.bounds import BoundedBodies
 from pecia.gateway.identity import GatewayConfiguration
 from pecia.gateway.problems import ProblemError
 from pecia.review.app import Work, review_of
-from tests.shared.fixture_types import Eventually
 from tests.shared.gateways import listening
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 GET = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"
@@ -99,9 +98,7 @@ def test_headers_without_end_end_the_connection(begun: bytes, chunk: bytes) -> N
             assert code_of(all_of(connection)) == (431, "too_large")
 
 
-def test_a_head_that_is_not_finished_in_time_ends_the_connection(
-    monkeypatch: pytest.MonkeyPatch, eventually: Eventually
-) -> None:
+def test_a_head_that_is_not_finished_in_time_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEAD_S", 0.1)
     with listening(echo) as port:
         with connected(port) as connection:

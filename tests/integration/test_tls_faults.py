@@ -15,7 +15,7 @@ from pecia_schemas.failures import FailureCode
 from pecia_workers.outgoing.sources import Web
 from tests.shared import fetching
 from tests.shared.fetching import UNREACHABLE
-from tests.shared.fixture_types import Eventually
+from tests.shared.limits import eventually
 from tests.shared.receivers import Outbox, outbox, settings_for, working
 from tests.shared.tls_faults import answering, tls_faults
 from tests.shared.tls_servers import Authority
@@ -89,7 +89,7 @@ def test_a_document_that_tls_keeps_away_says_why(ports: dict[str, int], name: st
 
 
 def test_a_receiver_with_bad_tls_costs_one_code_for_each_try_and_nothing_stays_open(
-    ports: dict[str, int], outbox: Outbox, database_url: str, eventually: Eventually
+    ports: dict[str, int], outbox: Outbox, database_url: str
 ) -> None:
     urls = [f"https://localhost:{port}/hook" for port in ports.values()]
     before = open_now()

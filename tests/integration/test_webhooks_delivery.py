@@ -30,10 +30,10 @@ from pecia_workers.ledger.outbox import (
 from pecia_workers.outgoing.places import Places
 from pecia_workers.outgoing.webhooks import RETRIES
 from tests.shared.failing_writes import fail_writes, let_writes_pass
-from tests.shared.fixture_types import Eventually, Make
+from tests.shared.fixture_types import Make
 from tests.shared.forking import Started
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.receivers import (
     DOCUMENT_TEXT,
     SECRET,
@@ -53,7 +53,7 @@ AT_ONCE = 10
 
 
 def test_a_finished_job_is_told_signed_and_without_text(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings
 ) -> None:
     delivery = outbox.promise(receiver.url)
 
@@ -90,7 +90,6 @@ def test_names_that_are_not_resolved_hold_up_nobody_else(
     outbox: Outbox,
     receiver: Receiver,
     database_url: str,
-    eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resolve, answers = socket.getaddrinfo, threading.Event()
@@ -111,7 +110,7 @@ def test_names_that_are_not_resolved_hold_up_nobody_else(
 
 
 def test_between_tries_the_row_says_when_it_goes_on(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings
 ) -> None:
     receiver.planned = [Answer(503, headers={"retry-after": "3600"})]
     delivery = outbox.promise(receiver.url)
@@ -140,7 +139,6 @@ def test_who_does_not_take_it_is_tried_until_the_attempts_are_used_up_and_who_is
     outbox: Outbox,
     receiver: Receiver,
     database_url: str,
-    eventually: Eventually,
 ) -> None:
     receiver.planned = [answer] * 4
     delivery = outbox.promise(receiver.url)
@@ -153,7 +151,7 @@ def test_who_does_not_take_it_is_tried_until_the_attempts_are_used_up_and_who_is
 
 
 def test_a_private_address_is_dead_at_once_and_never_called(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, database_url: str
 ) -> None:
     delivery = outbox.promise(receiver.url)
     with working(settings_for(database_url, webhook_allow=[])):
@@ -163,7 +161,7 @@ def test_a_private_address_is_dead_at_once_and_never_called(
 
 
 def test_several_workers_share_an_outbox_and_tell_everything_once(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings
 ) -> None:
     promised = set(map(str, outbox.promise_all([receiver.url] * 40)))
     with working(settings), working(settings), working(settings):
@@ -172,7 +170,7 @@ def test_several_workers_share_an_outbox_and_tell_everything_once(
 
 
 def test_what_a_dead_worker_had_claimed_comes_again(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, house: House, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, house: House
 ) -> None:
     delivery = outbox.promise(receiver.url)
     claim(house, visibility=timedelta(hours=1))  # by a worker that is never heard of again
@@ -210,14 +208,14 @@ def free() -> Places:
 
 
 def test_a_claim_reads_no_more_however_many_callbacks_wait_for_however_many_receivers(
-    outbox: Outbox, house: House, eventually: Eventually
+    outbox: Outbox, house: House
 ) -> None:
-    few = blocks_read_by_a_claim(outbox, house, 100, eventually)
-    many = blocks_read_by_a_claim(outbox, house, 30_000, eventually)
+    few = blocks_read_by_a_claim(outbox, house, 100)
+    many = blocks_read_by_a_claim(outbox, house, 30_000)
     assert many < 3 * few  # an index is a level deeper
 
 
-def blocks_read_by_a_claim(outbox: Outbox, house: House, receivers: int, eventually: Eventually) -> int:
+def blocks_read_by_a_claim(outbox: Outbox, house: House, receivers: int) -> int:
     """Blocks of tables and indexes, behind a callback for each of so many receivers."""
     outbox.execute("TRUNCATE deliveries, receivers CASCADE")
     outbox.execute(
@@ -238,9 +236,7 @@ def blocks_read_by_a_claim(outbox: Outbox, house: House, receivers: int, eventua
     return after - int(before[0]["blocks"])
 
 
-def test_the_worker_outlasts_a_restart_of_postgres(
-    postgres_server: Make, receiver: Receiver, eventually: Eventually
-) -> None:
+def test_the_worker_outlasts_a_restart_of_postgres(postgres_server: Make, receiver: Receiver) -> None:
     first = postgres_server(durable=True)
     upgrade(first.url)
     with closing(Outbox(first.url)) as outbox, working(settings_for(first.url)):
@@ -253,7 +249,7 @@ def test_the_worker_outlasts_a_restart_of_postgres(
 
 @pytest.mark.parametrize("sqlstate", ["25006", "54000"])
 def test_a_try_that_postgres_does_not_take_keeps_no_other_from_being_told(
-    sqlstate: str, outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    sqlstate: str, outbox: Outbox, receiver: Receiver, database_url: str
 ) -> None:
     outbox.make_well(receiver)
     hindered, other = outbox.promise_all([receiver.url, f"{receiver.url}/other"])
@@ -273,7 +269,7 @@ def test_a_try_that_postgres_does_not_take_keeps_no_other_from_being_told(
 
 
 def test_a_stopped_process_finishes_what_it_has_begun_and_signs_off(
-    outbox: Outbox, receiver: Receiver, started: Started, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, started: Started
 ) -> None:
     told = threading.Event()
     receiver.planned = [Answer(after=told)]

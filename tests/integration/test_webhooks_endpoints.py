@@ -37,9 +37,9 @@ from pecia_workers.ledger.standing import lag
 from pecia_workers.observability.metrics import REGISTRY
 from pecia_workers.outgoing.places import Places
 from tests.shared.command import run_pecia
-from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.fixture_types import Picture
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.receivers import (
     SECRET,
     Answer,
@@ -75,7 +75,7 @@ def verifies(request: Request, secret: str | None) -> bool:
 
 
 def test_an_endpoint_is_told_under_its_own_secret_and_while_it_is_rotated_under_both(
-    outbox: Outbox, client: Client, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver, settings: WorkerSettings
 ) -> None:
     former = client.add_endpoint(receiver.url)
     current = client.rotate_endpoint(former, overlap=timedelta(hours=1))
@@ -95,7 +95,7 @@ def test_an_endpoint_is_told_under_its_own_secret_and_while_it_is_rotated_under_
 
 
 def test_without_the_fleets_secret_endpoints_are_told_all_the_same_and_the_log_says_what_waits(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str
 ) -> None:
     client.add_endpoint(receiver.url)
     outbox.promise(receiver.url + "/own")
@@ -128,7 +128,7 @@ def test_what_waits_for_the_fleets_secret_is_told_plainly(
 
 
 def test_secrets_are_encrypted_and_come_under_another_key(
-    outbox: Outbox, receiver: Receiver, house: House, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, house: House
 ) -> None:
     def keyed(keys: str) -> WorkerSettings:
         return settings_for(house.database_url, encryption_keys=keys, **QUICK)
@@ -162,7 +162,7 @@ def test_there_are_so_many_endpoints_and_no_more(outbox: Outbox) -> None:
 
 
 def test_every_try_leaves_a_row(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str
 ) -> None:
     receiver.planned = [Answer(500, text="no \x00room\x1b " + "é" * 600), Answer(delay_s=9.0), Answer(204)]
     delivery = outbox.promise(receiver.url)
@@ -184,7 +184,7 @@ def test_every_try_leaves_a_row(
 
 
 def test_who_is_gone_is_told_nothing_more_until_a_test_is_taken(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str
 ) -> None:
     endpoint = client.add_endpoint(receiver.url)
     receiver.planned = [Answer(410)]
@@ -212,7 +212,7 @@ def given_up() -> float:
 
 
 def test_a_try_that_began_before_it_was_gone_does_not_bring_it_back(
-    outbox: Outbox, client: Client, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver, settings: WorkerSettings
 ) -> None:
     client.add_endpoint(receiver.url)
     receiver.planned = [Answer(), Answer(delay_s=0.4), Answer(410)]
@@ -249,7 +249,7 @@ def test_nor_does_one_that_is_recorded_long_after_its_answer(
 
 
 def test_an_endpoint_that_is_removed_while_a_job_ends_is_not_told_and_costs_the_job_nothing(
-    outbox: Outbox, client: Client, eventually: Eventually
+    outbox: Outbox, client: Client
 ) -> None:
     client.add_endpoint("https://example.org/hook")
     with ThreadPoolExecutor() as threads, psycopg.connect(outbox.database_url) as removing:
@@ -262,7 +262,7 @@ def test_an_endpoint_that_is_removed_while_a_job_ends_is_not_told_and_costs_the_
 
 
 def test_a_url_that_is_gone_leaves_others_of_its_host_alone(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, database_url: str
 ) -> None:
     receiver.planned = [Answer(410)]
     gone = outbox.promise_all([receiver.url + "?for=me"] * 2)
@@ -274,7 +274,7 @@ def test_a_url_that_is_gone_leaves_others_of_its_host_alone(
 
 
 def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str
 ) -> None:
     client.add_endpoint(receiver.url)
     receiver.usual = Answer(503)
@@ -298,7 +298,7 @@ def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
 
 
 def test_a_host_that_keeps_failing_is_paused_whatever_its_urls(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, database_url: str
 ) -> None:
     receiver.usual = Answer(503)
     promised = outbox.promise_all([f"{receiver.url}/{number}" for number in range(20)])
@@ -317,7 +317,7 @@ def test_a_host_that_keeps_failing_is_paused_whatever_its_urls(
 
 
 def test_a_receiver_with_many_callbacks_waiting_lets_others_in_between(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, database_url: str
 ) -> None:
     told = threading.Event()
     receiver.usual = Answer(after=told)
@@ -343,7 +343,7 @@ def late(outbox: Outbox) -> int:
 
 
 def test_a_slow_receiver_has_its_share_and_no_more(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, database_url: str
 ) -> None:
     told = threading.Event()
     receiver.usual = Answer(after=told)
@@ -362,7 +362,7 @@ def test_a_slow_receiver_has_its_share_and_no_more(
 
 
 def test_what_nobody_takes_in_time_is_dead(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str
 ) -> None:
     receiver.usual = Answer(500)
     delivery = outbox.promise(receiver.url)
@@ -388,7 +388,7 @@ def test_a_host_that_failed_long_ago_is_forgotten(outbox: Outbox, client: Client
 
 
 def test_what_is_dead_can_be_replayed_under_its_id_and_leaves_its_receiver_well(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str
 ) -> None:
     receiver.planned = [Answer(500)] * 3
     delivery = outbox.promise(receiver.url)
@@ -405,7 +405,7 @@ def test_what_is_dead_can_be_replayed_under_its_id_and_leaves_its_receiver_well(
 
 
 def test_a_notice_carries_the_operators_links_and_is_signed_by_the_fleets_former_secret_too(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, database_url: str
 ) -> None:
     former = "whsec_" + "Zm9ybWVyZm9ybWVyZm9ybWVyZm9ybWVy"
     links = {"job": "https://scans.example.org/jobs/{job_id}", "help": "https://example.org"}
@@ -421,7 +421,7 @@ def test_a_notice_carries_the_operators_links_and_is_signed_by_the_fleets_former
 
 
 def test_a_test_goes_out_at_once_before_what_waits(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver, database_url: str
 ) -> None:
     endpoint: Endpoint = client.add_endpoint(receiver.url)
     receiver.planned = [Answer(500)]

@@ -16,8 +16,8 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import outbox as ledger_outbox
 from pecia_workers.ledger.outbox import fan_out
 from tests.shared.failing_writes import fail_writes, let_writes_pass
-from tests.shared.fixture_types import Eventually
 from tests.shared.house import House
+from tests.shared.limits import eventually
 from tests.shared.receivers import (
     Answer,
     Outbox,
@@ -147,7 +147,7 @@ MALFORMED: list[Any] = [
 
 
 def test_a_row_that_holds_no_notice_is_dead_and_costs_no_other(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings
 ) -> None:
     job = outbox.finish()
     for body in MALFORMED:
@@ -169,7 +169,6 @@ def test_a_hundred_receivers_that_stall_delay_neither_those_that_are_well_nor_ne
     outbox: Outbox,
     receiver: Receiver,
     database_url: str,
-    eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resolve, over = socket.getaddrinfo, threading.Event()

@@ -11,8 +11,8 @@ import pytest
 
 from pecia import Client, Delivery
 from pecia.webhooks import verify
-from tests.shared.fixture_types import Eventually
 from tests.shared.http_doubles import free_port
+from tests.shared.limits import eventually
 from tests.shared.receivers import (
     SECRET,
     Answer,
@@ -50,9 +50,7 @@ TROUBLES = {
 ENDLESS = {"redirecting": Answer(302, headers={"location": "/elsewhere"}), "gone": Answer(410)}
 
 
-def test_every_delivery_arrives_or_is_visibly_dead(
-    outbox: Outbox, client: Client, database_url: str, eventually: Eventually
-) -> None:
+def test_every_delivery_arrives_or_is_visibly_dead(outbox: Outbox, client: Client, database_url: str) -> None:
     with ExitStack() as open_receivers:
         receivers = {name: open_receivers.enter_context(receiving()) for name in TROUBLES | ENDLESS}
         for name, answer in (TROUBLES | ENDLESS).items():
@@ -107,7 +105,7 @@ def assert_is_accounted_for(delivery: Delivery, receiver: Receiver) -> None:
     assert all(one.error or one.status == 204 for one in delivery.attempts)
 
 
-def test_late_callbacks_can_be_ordered(outbox: Outbox, database_url: str, eventually: Eventually) -> None:
+def test_late_callbacks_can_be_ordered(outbox: Outbox, database_url: str) -> None:
     with receiving() as receiver:
         receiver.planned = [Answer(500)]
         job_id = outbox.finish(receiver.url)
@@ -124,9 +122,7 @@ def test_late_callbacks_can_be_ordered(outbox: Outbox, database_url: str, eventu
     assert {notice.data.job_id for notice in notices} == {job_id}
 
 
-def test_workers_that_come_and_go_lose_nothing(
-    outbox: Outbox, client: Client, database_url: str, eventually: Eventually
-) -> None:
+def test_workers_that_come_and_go_lose_nothing(outbox: Outbox, client: Client, database_url: str) -> None:
     with receiving() as receiver:
         receiver.planned = [Answer(503, delay_s=0.01), Answer(reset=True)] * 10
         promised = set(map(str, outbox.promise_all([receiver.url] * 30)))

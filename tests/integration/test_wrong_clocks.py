@@ -16,9 +16,9 @@ from pecia_workers.protocol.attempts import StorageUnavailableError
 from tests.shared.clocks import clock_wrong_by
 from tests.shared.document_server import Answer, handing_out
 from tests.shared.fetching import fetch
-from tests.shared.fixture_types import Eventually
 from tests.shared.gateways import serving
 from tests.shared.house import House
+from tests.shared.limits import eventually
 from tests.shared.receivers import SECRET, Outbox, Receiver, outbox, receiver, settings, working
 
 __all__ = ["outbox", "receiver", "settings"]
@@ -29,7 +29,7 @@ WRONG = pytest.mark.parametrize("ahead", [-2 * DAY, -HOUR, HOUR, 2 * DAY], ids=s
 
 @WRONG
 def test_a_callback_is_signed_and_kept_with_the_true_time(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually, ahead: timedelta
+    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, ahead: timedelta
 ) -> None:
     delivery = outbox.promise(receiver.url)
     with clock_wrong_by(ahead), working(settings):
