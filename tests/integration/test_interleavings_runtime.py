@@ -22,7 +22,6 @@ from pecia_schemas.states import Stage
 from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import Judge
-from pecia_workers.protocol.attempts import PartCancelledError, RuntimeLostError
 from pecia_workers.protocol.base import (
     Budget,
     EngineDeadError,
@@ -31,7 +30,7 @@ from pecia_workers.protocol.base import (
     Generation,
     Load,
 )
-from pecia_workers.protocol.parts import ClaimedPart, Done
+from pecia_workers.protocol.parts import ClaimedPart, Done, PartCancelledError, RuntimeLostError
 from pecia_workers.worker import runtime as runtimes
 from pecia_workers.worker.runtime import Runtime
 from pecia_workers.worker.stages import failure_of

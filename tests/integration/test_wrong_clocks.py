@@ -12,7 +12,7 @@ from pecia.webhooks import verify
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.retention import StraySearch
 from pecia_workers.outgoing.sources import Buckets
-from pecia_workers.protocol.attempts import StorageUnavailableError
+from pecia_workers.protocol.parts import StorageUnavailableError
 from tests.shared.clocks import clock_wrong_by
 from tests.shared.document_server import Answer, handing_out
 from tests.shared.fetching import fetch

@@ -26,7 +26,7 @@ from pecia_schemas.states import new_id
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.outbox import fan_out
 from pecia_workers.outgoing.webhooks import RETRIES, WebhookWorker
-from pecia_workers.protocol.attempts import Backoff
+from pecia_workers.protocol.parts import Backoff
 from tests.shared.http_doubles import LoopbackServer, QuietHandler, at_work, serving
 from tests.shared.limits import WAIT_S
 

@@ -16,8 +16,8 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers.ledger.database import retry_unavailable
 from pecia_workers.media.decoder import Spool
-from pecia_workers.protocol.attempts import clocked, limited, waiting, worked_longer, worked_s
 from pecia_workers.protocol.base import Budget
+from pecia_workers.protocol.parts import clocked, limited, waiting, worked_longer, worked_s
 from pecia_workers.worker.runner import Ending, Interruption, PartInFlight, PartRunner
 from pecia_workers.worker.runtime import Runtime
 from tests.shared.limits import WAIT_S, eventually
