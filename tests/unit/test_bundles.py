@@ -21,9 +21,9 @@ from pecia_schemas.bundles import (
 )
 from pecia_schemas.identities import claim_of, compare
 from pecia_schemas.results import Page, Verdict
-from pecia_workers.bundles.corrections import with_new_pages
 from pecia_workers.bundles.mentions import claims_of, pieces_of
 from pecia_workers.bundles.splitting import split
+from pecia_workers.bundles.stage import with_new_pages
 from tests.shared.drawn_bundles import drawn_bundle
 
 BIRTH, OTHER_BIRTH, NEAR_BIRTH = dt.date(1961, 3, 12), dt.date(1984, 11, 30), dt.date(1967, 3, 12)

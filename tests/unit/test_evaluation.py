@@ -11,7 +11,7 @@ import pytest
 from pecia import Bundle, CaptionVideo, FailureCode, Page, ReadBundle, ReadDocument, Verdict
 from pecia.cli.evaluation import _OF_BUNDLES, figures
 from pecia.evaluation import metrics
-from pecia.evaluation.bundles import BundleSummary
+from pecia.evaluation.metrics import BundleSummary
 from pecia.evaluation.scores import Report, hand_over, report
 from pecia.evaluation.truth import Exhibit, TruthError, exhibits
 from pecia.testing import FakeFleet
