@@ -131,9 +131,7 @@ def lines(completed: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in completed.stdout.splitlines()]
 
 
-def test_the_screen_tells_each_step_what_runs_what_to_type_and_how_to_get_into_flower(
-    desk: Desk,
-) -> None:
+def test_the_screen_tells_each_step_what_runs_what_to_type_and_how_to_get_into_flower(desk: Desk) -> None:
     told = desk.screen.partition("service ")[0].splitlines()
     assert told[0].startswith("A fleet in ")
     assert told[1:4] == ["Starting postgres …", "Starting redis …", "Bringing the database up to date …"]

@@ -146,8 +146,7 @@ def test_a_fleet_says_what_the_offline_api_says(
 
 
 def test_pages_whose_engine_dies_are_read_by_the_next_and_one_under_which_two_die_is_kept_for_inspection(
-    fleet: tuple[LocalFleet, Client],
-    engine_processes: Callable[..., list[psutil.Process]],
+    fleet: tuple[LocalFleet, Client], engine_processes: Callable[..., list[psutil.Process]]
 ) -> None:
     local, client = fleet
     former = engine_of(local)

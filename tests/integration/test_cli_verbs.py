@@ -276,11 +276,7 @@ def test_a_test_that_nobody_tries_says_so(webhook: Pecia, receiver: Receiver) ->
 
 
 def test_dead_deliveries_are_shown_try_by_try_and_replayed(
-    webhook: Pecia,
-    client: Client,
-    picture: Picture,
-    receiver: Receiver,
-    stores: dict[str, str],
+    webhook: Pecia, client: Client, picture: Picture, receiver: Receiver, stores: dict[str, str]
 ) -> None:
     endpoint = added(webhook, receiver.url)["id"]
     receiver.planned = [Answer(500, text="no room")]

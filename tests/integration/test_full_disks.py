@@ -71,12 +71,7 @@ def test_a_submit_into_a_full_store_says_so_and_leaves_nothing(
 
 @pytest.mark.parametrize("full", ["PECIA_SPOOL_DIR", "PECIA_PAYLOAD_URL"])
 def test_a_document_waits_for_room_without_a_strike(  # noqa: PLR0917  fixtures
-    disk: Disk,
-    started: Started,
-    client: Client,
-    house: House,
-    printed: bytes,
-    full: str,
+    disk: Disk, started: Started, client: Client, house: House, printed: bytes, full: str
 ) -> None:
     settings = {full: str(disk.path), "PECIA_SOURCE_ALLOW": '["127.0.0.0/8"]', "PECIA_SOURCE_PORTS": "[]"}
     worker = started.worker("ingest", **settings)

@@ -132,10 +132,7 @@ def test_a_body_that_stalls_is_given_up(
     )
     monkeypatch.setattr(bounds, "IDLE_S", 0.1)
     monkeypatch.setattr(bounds, "_LINGER_S", 0.1)
-    with (
-        listening(make_app(unreached, review_of(Work(), "token"))) as port,
-        connected(port) as connection,
-    ):
+    with listening(make_app(unreached, review_of(Work(), "token"))) as port, connected(port) as connection:
         path = b"/review/token/api/pages/0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11/1"
         head = POST.replace(b"/ ", path + b" ", 1)[:-2] + b"Content-Type: application/json\r\n\r\n"
         connection.sendall(head + first)

@@ -126,12 +126,7 @@ def test_a_dead_server_comes_back_as_it_was(fleet: LocalFleet, name: str) -> Non
     ids=["for a while", "until it has died too often"],
 )
 def test_a_worker_that_cannot_run_is_tried_again_and_named(
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    tries: int | None,
-    timeout: float,
-    told: str,
+    home: Path, monkeypatch: pytest.MonkeyPatch, *, tries: int | None, timeout: float, told: str
 ) -> None:
     if tries:
         monkeypatch.setattr(fleet_module, "_TRIES", tries)

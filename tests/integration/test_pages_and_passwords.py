@@ -134,10 +134,7 @@ def test_the_right_password_opens_a_pdf_after_a_retry_too_and_others_are_told(
         work(client.submit(ReadDocument(document, password=password))) for password in (None, "Sampleton")
     )
     assert failure(missing) == (FailureCode.ENCRYPTED, "The PDF asks for a password.")
-    assert failure(wrong) == (
-        FailureCode.ENCRYPTED,
-        "The PDF cannot be opened with the given password.",
-    )
+    assert failure(wrong) == (FailureCode.ENCRYPTED, "The PDF cannot be opened with the given password.")
     assert "with the right `password=`" in FailureCode.ENCRYPTED.advice
 
 

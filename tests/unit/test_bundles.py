@@ -380,10 +380,7 @@ def test_a_new_page_that_names_whom_a_person_took_for_the_patient_is_in_conflict
         {"action": "patient", "document": 2, "patient": 1, "same_patient": True},
     )
     anew = read_anew(
-        kept,
-        [HEAD, "Invoice", ANNA],
-        [HEAD, "Invoice", FORMER, "Page 1 of 2"],
-        [HEAD, FORMER, "Page 2 of 2"],
+        kept, [HEAD, "Invoice", ANNA], [HEAD, "Invoice", FORMER, "Page 1 of 2"], [HEAD, FORMER, "Page 2 of 2"]
     )
     assert pages_of(anew) == [(1,), (2, 3)]
     assert [part.has_conflict for part in anew.documents] == [False, True]

@@ -286,9 +286,7 @@ def test_a_mark_is_right_if_its_state_is_and_one_too_many_is_wrong() -> None:
     assert metrics.marks([*true, checkbox("Logo", MarkState.EMPTY)], true) == (2, 3)
 
 
-def test_blank_last_pages_count_and_a_truth_of_nothing_is_refused(
-    lay: Callable[..., list[Exhibit]],
-) -> None:
+def test_blank_last_pages_count_and_a_truth_of_nothing_is_refused(lay: Callable[..., list[Exhibit]]) -> None:
     (shown,) = lay("a.png", ".txt", "one\f\f\f")
     assert [page.text for page in shown.truth.pages] == ["one", "", ""]
     for name, suffix, known, content in (("b.mp4", ".txt", " \n", VIDEO), ("b.png", ".json", "{}", PICTURE)):

@@ -74,13 +74,12 @@ def evaluate(
     ],
     *,
     engine: Annotated[
-        str | None,
-        Option(help="Engine to read with, on a throw-away fleet. Default: the running fleet."),
+        str | None, Option(help="Engine to read with, on a throw-away fleet. Default: the running fleet.")
     ] = None,
     prefer: Annotated[
         Prefer | None,
         Option(
-            help="Source of the text of PDFs. Default: pixels for PDFs that hold their own truth, else auto.",
+            help="Source of the text of PDFs. Default: pixels for PDFs that hold their own truth, else auto."
         ),
     ] = None,
     as_json: Annotated[

@@ -37,11 +37,7 @@ def engine_at(server: ChatServerDouble) -> dict[str, str]:
 
 
 def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
-    started: Started,
-    client: Client,
-    house: House,
-    printed: bytes,
-    server: ChatServerDouble,
+    started: Started, client: Client, house: House, printed: bytes, server: ChatServerDouble
 ) -> None:
     workers = [
         started.worker("engine", "--name", name, **engine_at(server), PECIA_LEASE="5")

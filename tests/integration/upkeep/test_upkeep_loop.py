@@ -133,12 +133,7 @@ def test_an_outage_of_postgres_is_told_once_and_outlasted(
     [("25006", "database_unavailable"), ("54000", "relay_failed"), ("42501", "relay_failed")],
 )
 def test_what_keeps_a_step_from_its_work_is_told_by_the_sqlstate_and_the_others_go_on(  # noqa: PLR0917  fixtures
-    sqlstate: str,
-    outage: str,
-    tables: Any,
-    redis: Redis,
-    settings: WorkerSettings,
-    keeping: Make,
+    sqlstate: str, outage: str, tables: Any, redis: Redis, settings: WorkerSettings, keeping: Make
 ) -> None:
     tables.query("INSERT INTO flows (digest) VALUES ('north')")
     fail_writes(tables.database_url, "UPDATE ON parts", sqlstate)

@@ -143,10 +143,7 @@ FIELDS, KOREAN = (Need.FIELDS, "true"), (Need.LANGUAGE, "ko")
     ],
 )
 def test_what_is_asked_for_is_refused_only_while_all_who_read_say_that_they_cannot_do_it(
-    house: House,
-    need: tuple[Need, str],
-    able: list[dict[str, Any] | None],
-    answer: bool,
+    house: House, need: tuple[Need, str], able: list[dict[str, Any] | None], answer: bool
 ) -> None:
     async def story(database: AsyncEngine) -> bool:
         captioning = WorkerIdentity.new("engine", [Stage.CAPTION])

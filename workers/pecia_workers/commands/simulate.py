@@ -19,15 +19,7 @@ from pecia_workers.engines.plan import EnginePlan
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
 from pecia_workers.engines.speed import PageLoad, Speed
 from pecia_workers.protocol.base import EngineUnavailableError
-from pecia_workers.simulation.requests import (
-    Mix,
-    Request,
-    TraceError,
-    bursts,
-    drawn,
-    poisson,
-    read_trace,
-)
+from pecia_workers.simulation.requests import Mix, Request, TraceError, bursts, drawn, poisson, read_trace
 from pecia_workers.simulation.scenarios import (
     CapacityPlan,
     Result,

@@ -19,14 +19,7 @@ from pecia_workers.engines.simulated import IterationModel
 from pecia_workers.engines.speed import PageLoad, Speed, pace
 from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.simulation.requests import Mix, Request, drawn, poisson
-from pecia_workers.simulation.simulator import (
-    IterationMachine,
-    Machine,
-    Run,
-    Simulator,
-    SlotMachine,
-    Use,
-)
+from pecia_workers.simulation.simulator import IterationMachine, Machine, Run, Simulator, SlotMachine, Use
 
 REQUESTS: Final = 200
 SLOTS: Final = 8
