@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from pecia import Bundle, CaptionVideo, FailureCode, Page, ReadBundle, ReadDocument, Verdict
-from pecia.cli.evaluation import _OF_BUNDLES, figures
+from pecia.cli.evaluation import figures
 from pecia.evaluation import metrics
 from pecia.evaluation.metrics import BundleSummary
 from pecia.evaluation.scores import Report, hand_over, report
@@ -164,7 +164,7 @@ def test_a_bundle_is_measured_by_its_cuts_kinds_and_patients(lay: Callable[..., 
             fleet.answers(ReadBundle, Bundle(pages=pages, split=Split(documents=parts)))
             found = report([shown], hand_over(fleet.client(), [shown]).wait())
         assert Report.model_validate_json(found.model_dump_json(exclude={"kinds", "bundled"})) == found
-        assert "right whole" in figures({"bundles": cast("BundleSummary", found.bundled)}, {}, _OF_BUNDLES)
+        assert "right whole" in figures({"bundles": cast("BundleSummary", found.bundled)}, {})
         return cast("BundleSummary", found.bundled).model_dump(exclude={"bundles"})
 
     right = dict.fromkeys(("recall", "precision", "whole", "kinds", "identities"), 1)
