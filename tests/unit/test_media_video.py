@@ -355,11 +355,7 @@ def test_a_video_without_a_frame_is_empty(file: MakeFile) -> None:
 
 @pytest.mark.parametrize(
     "hostile",
-    [
-        with_edits(video(3), 100_000),
-        with_durations(video(3), 2**31 - 1),
-        with_durations(video(3), 0),
-    ],
+    [with_edits(video(3), 100_000), with_durations(video(3), 2**31 - 1), with_durations(video(3), 0)],
     ids=["100,000 edits", "frames for years", "frames for no time"],
 )
 def test_tables_that_mean_no_good_cost_frames_at_most(file: MakeFile, hostile: bytes) -> None:

@@ -20,7 +20,7 @@ from pecia_schemas.payloads import in_bucket
 from pecia_schemas.settings import LISTENER_PORT, WorkerSettings
 from pecia_workers.engines.models import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
-from pecia_workers.local.home import Home, kept_secret
+from pecia_workers.local.home import Flower, Home, answers, environment, kept_secret, url_of
 from pecia_workers.local.process import (
     ChildProcess,
     EmbeddedError,
@@ -34,7 +34,6 @@ from pecia_workers.local.process import (
     wait_until,
 )
 from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis, start_postgres, start_redis
-from pecia_workers.local.services import Flower, answers, environment, url_of
 from pecia_workers.processes.template import Template
 
 _TICK_S = 0.1

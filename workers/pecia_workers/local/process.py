@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from pecia_workers.processes import launcher
 from pecia_workers.processes.template import Forked, Template, run_program
-from pecia_workers.protocol.attempts import Backoff
+from pecia_workers.protocol.parts import Backoff
 
 _TAIL_BYTES = 2000
 _POLL_S = 0.01

@@ -196,10 +196,7 @@ def _drawn(
 
 
 def _faults(
-    characters: Sequence[Character | None],
-    hidden: int,
-    pictures: Sequence[_Picture],
-    grey: Image.Image,
+    characters: Sequence[Character | None], hidden: int, pictures: Sequence[_Picture], grey: Image.Image
 ) -> Iterator[Distrust]:
     """Yield the faults of a layer's visible text, cheapest check first; `hidden`: number of invisible characters."""
     seen = [one for one in characters if one]
