@@ -47,7 +47,7 @@ from pecia_workers.layout.characters import (
     words_and_spaces,
 )
 from pecia_workers.layout.coverage import Letters
-from pecia_workers.layout.glyph_shapes import enlarged, glyphs, with_spaces_of_digits
+from pecia_workers.layout.glyph_shapes import enlarged, glyphs
 from pecia_workers.layout.ink import strengthened
 from pecia_workers.layout.lines import box_of, corners_of, joined
 from pecia_workers.layout.order import Boxes
@@ -272,7 +272,7 @@ def _line(  # noqa: PLR0917  a step of one function
     if score < least:
         return None
     line = _with_raised_signs(by, with_lost_spaces(characters, crop), crop)
-    line, signs = with_spaces_of_digits(line, glyphs(line, crop), crop)
+    signs = glyphs(line, crop)
     top, bottom = quad[1] - quad[0], quad[2] - quad[3]
     words, place = [], 0
     for group in words_and_spaces(line):
