@@ -127,6 +127,7 @@ def test_exponents_of_ten_and_of_lengths_are_raised_and_signs_of_footnotes(
         *(("95", "1", "657010"), ("RM", "5", "1.50"), ("Sa", "1", "les"), ("x10", "0", "")),
         *(("INVOICE NO:180", "7", "8/103"), ("2 x 10", "1", ".50"), ("2 x 10", "1", "5"), ("210", "9", "/L")),
         *(("10", "1", "/12/2018"), ("5 m", "2", "nd"), ("36", "0", "C")),
+        *(("0.77", "1", "¹ g/l"), ("haemolytic²", "2", "")),  # recognised beside its ink
     ],
 )
 def test_other_numbers_and_words_keep_what_was_recognised(before: str, text: str, after: str) -> None:

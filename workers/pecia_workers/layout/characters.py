@@ -151,7 +151,8 @@ def as_raised(text: str, before: str, after: str) -> str | None:
     else:
         # Not in the middle of a number, nor above the stroke of a fraction.
         fits = bool(_FOOTNOTE.fullmatch(text)) and not re.match(r"[.,]?\d|/|[^\W\d_]{3}", after)
-    return raised if fits else None
+    is_there = before.endswith(raised) or after.startswith(raised)  # recognised, a little off its ink
+    return raised if fits and not is_there else None
 
 
 _LEAST, _BY_SPACES, _ALONE = 0.18, 0.85, 0.4
