@@ -47,11 +47,20 @@ def group4() -> bytes:
 
 
 _PIXELS = printed().tobytes()
+_HALVES = np.frombuffer(_PIXELS, np.uint8).reshape(-1, 2) >> 4
 _FAX = b"/DecodeParms << /K -1 /Columns %d /Rows %d >> " % (WIDE, HIGH)
 PICTURES = {
     "jpeg": (encoded(printed(), "JPEG"), _GREY + b"/Filter /DCTDecode"),
     "jpeg 2000": (encoded(printed(), "JPEG2000", no_jp2=True), _GREY + b"/Filter /JPXDecode"),
     "flate": (zlib.compress(_PIXELS), _GREY + b"/Filter /FlateDecode"),
+    "flate of 4 bits": (
+        zlib.compress((_HALVES[:, 0] << 4 | _HALVES[:, 1]).tobytes()),
+        b"/BitsPerComponent 4 " + _GREY + b"/Filter /FlateDecode",
+    ),
+    "flate of 16 bits": (
+        zlib.compress(np.repeat(np.frombuffer(_PIXELS, np.uint8), 2).tobytes()),
+        b"/BitsPerComponent 16 " + _GREY + b"/Filter /FlateDecode",
+    ),
     "flate in hexadecimals": (
         zlib.compress(_PIXELS).hex().encode() + b">",
         _GREY + b"/Filter [/ASCIIHexDecode /FlateDecode]",
@@ -65,7 +74,7 @@ def showing(name: str, content: bytes | None = None) -> bytes:
     """Return a PDF that shows a picture, of this content if it is not its own."""
     whole, about = PICTURES[name]
     file = picture_pdf(whole if content is None else content, (WIDE, HIGH), about)
-    return file.replace(b"/BitsPerComponent 8", b"", 1) if b"/BitsPerComponent 1 " in about else file
+    return file.replace(b"/BitsPerComponent 8", b"", 1) if b"/BitsPerComponent" in about else file
 
 
 def lines(count: int = 40) -> bytes:
@@ -146,6 +155,18 @@ def test_a_complete_stream_of_too_few_pixels_is_doubted(load: Load) -> None:
     for share, is_cut in ((0.995, False), (0.6, True)):
         content = zlib.compress(_PIXELS[: int(share * len(_PIXELS))])
         assert is_marked(load(showing("flate", content))) is is_cut
+
+
+@pytest.mark.parametrize("name", ["jpeg 2000", "flate", "flate in hexadecimals", "not encoded"])
+def test_a_picture_that_states_fewer_rows_than_it_has_is_doubted(name: str, load: Load) -> None:
+    content, about = PICTURES[name]
+    assert is_marked(load(picture_pdf(content, (WIDE, 2 * HIGH // 3), about)))
+
+
+@pytest.mark.parametrize("padding", [bytes(WIDE * 20), b"\xff" * WIDE * 20, b"\r\n"])
+def test_padding_after_a_picture_is_no_lost_part_of_it(padding: bytes, load: Load) -> None:
+    assert not damage(load(showing("flate", zlib.compress(_PIXELS + padding))))
+    assert not damage(load(showing("not encoded", _PIXELS + padding)))
 
 
 def test_a_stream_that_was_flushed_and_not_finished_is_whole(load: Load) -> None:

@@ -32,6 +32,8 @@ _PADDING: Final = b"\0\t\n\f\r "
 _FLUSHED: Final = b"\0\0\xff\xff"
 """End of a deflated stream that was flushed instead of finished."""
 _ADLER: Final = 4
+_SIZED: Final = 24
+"""Bytes of a JPEG 2000 header up to its size."""
 _ENOUGH: Final = 0.99
 """Share of its bytes from which a picture counts as complete: some programs leave out a row."""
 _TOLERANCE, _SLACK, _UNALIGNED = 0.03, 16, 1
@@ -46,8 +48,11 @@ _NOISE, _IMPOSSIBLE = 0.5, 2.0
 """Rows that do not compress below this share are noise; more noise than the stream, by this factor, is damage."""
 
 
-def is_deflate_cut(content: bytes, least: int | None = None) -> bool:
-    """Return whether a Flate stream is truncated or corrupt, unless it inflates to `least` bytes anyway."""
+def is_deflate_cut(content: bytes, least: int | None = None, most: int = _MOST_INFLATED) -> bool:
+    """Return whether a Flate stream is truncated or corrupt, unless it inflates to `least` bytes anyway.
+
+    Or whether it has content, not only padding, after `most` bytes.
+    """
     total, check, is_ended, rest = 0, 1, False, b""
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     pending = content[2:]
@@ -56,6 +61,8 @@ def is_deflate_cut(content: bytes, least: int | None = None) -> bool:
             part = inflate.decompress(pending, _CHUNK)
             if not part and not inflate.unconsumed_tail and not inflate.eof:
                 break
+            if has_content(part[max(0, most - total) :]):
+                return True
             total, check, pending = total + len(part), zlib.adler32(part, check), inflate.unconsumed_tail
         is_ended, rest = inflate.eof or total > _MOST_INFLATED, inflate.unused_data[:_ADLER]
     except zlib.error:
@@ -66,6 +73,20 @@ def is_deflate_cut(content: bytes, least: int | None = None) -> bool:
     if least is not None:
         return total < least
     return not content.rstrip(b"\r\n").endswith(_FLUSHED)
+
+
+def has_content(surplus: bytes) -> bool:
+    """Return whether bytes after a picture's stated end are more than padding."""
+    return len(set(surplus)) > 1
+
+
+def jpeg_2000_area(content: bytes) -> int:
+    """Return the pixels that a JPEG 2000 picture has by its own header (ITU-T T.800, A.5.1)."""
+    start = content.find(b"\xff\x4f\xff\x51")
+    if not 0 <= start <= len(content) - _SIZED:
+        return 0
+    right, bottom, left, top = struct.unpack_from(">4I", content, start + 8)
+    return int((right - left) * (bottom - top))
 
 
 def is_jpeg_broken(content: bytes) -> bool:
@@ -217,12 +238,20 @@ class SavedPage:
             return True
         return sum(len(_INLINE.findall(content)) for is_own, content in shown if is_own) > pictures
 
+    def _pictures(self, width: int, height: int) -> Iterator[bytes]:
+        """Yield the dictionaries of pictures of this size."""
+        for about, _ in self._objects.values():
+            if re.search(rb"/Width %d\b" % width, about) and re.search(rb"/Height %d\b" % height, about):
+                yield about
+
+    def component_bits(self, width: int, height: int) -> int:
+        """Return the fewest bits of a component of a picture of this size, 8 if no picture states them."""
+        bits = (re.search(rb"/BitsPerComponent (\d+)", about) for about in self._pictures(width, height))
+        return min((int(stated[1]) for stated in bits if stated), default=8)
+
     def has_broken_mask(self, width: int, height: int) -> bool:
         """Return whether the mask of a picture of this size is truncated or corrupt."""
-        size = rb"/Width %d\b" % width, rb"/Height %d\b" % height
-        abouts = [
-            about for about, _ in self._objects.values() if all(re.search(side, about) for side in size)
-        ]
+        abouts = self._pictures(width, height)
         masks = [int(mask[1]) for about in abouts if (mask := re.search(rb"/S?Mask (\d+) 0 R", about))]
         return any(_is_mask_broken(*self._objects[mask]) for mask in masks if mask in self._objects)
 
@@ -240,11 +269,7 @@ class SavedPage:
     def has_group4(self, width: int, height: int) -> bool:
         """Return whether each facsimile picture of this size is encoded in plain Group 4."""
         parameters = [
-            self._resolved(about)
-            for about, _ in self._objects.values()
-            if b"/CCITTFaxDecode" in about
-            and re.search(rb"/Width %d\b" % width, about)
-            and re.search(rb"/Height %d\b" % height, about)
+            self._resolved(about) for about in self._pictures(width, height) if b"/CCITTFaxDecode" in about
         ]
         return bool(parameters) and all(
             re.search(rb"/K -", about) and not re.search(rb"/EncodedByteAlign true", about)
