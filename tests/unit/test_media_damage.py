@@ -5,6 +5,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import pypdfium2
@@ -362,19 +363,32 @@ def square_picture() -> bytes:
     )
 
 
-def jbig2(content: bytes, *, promised: int | None = None) -> bytes:
-    """Return a PDF that shows a JBIG2 page of one generic region by these bytes (ITU-T T.88, 7.4.6)."""
+_ARITHMETIC: Final = b"\0" + bytes((3, 0xFF, 0xFD, 0xFF, 2, 0xFE, 0xFE, 0xFE))
+
+
+def jbig2(
+    content: bytes, *, coding: bytes = _ARITHMETIC, promised: int | None = None, shown: int = HIGH
+) -> bytes:
+    """Return a PDF that shows a JBIG2 page of one generic region by these bytes (ITU-T T.88, 7.4.6).
+
+    `shown`: the rows that the PDF states.
+    """
     size = struct.pack(">II", WIDE, HIGH)
     page = struct.pack(">IBBBI", 0, 48, 0, 1, 19) + size + bytes(8) + bytes(3)
-    head = size + bytes(9) + b"\0" + bytes((3, 0xFF, 0xFD, 0xFF, 2, 0xFE, 0xFE, 0xFE))
+    head = size + bytes(9) + coding
     length = len(head) + (len(content) if promised is None else promised)
     region = struct.pack(">IBBBI", 1, 38, 0, 1, length) + head + content
-    file = picture_pdf(page + region, (WIDE, HIGH), _GREY + b"/Filter /JBIG2Decode")
+    file = picture_pdf(page + region, (WIDE, shown), _GREY + b"/Filter /JBIG2Decode")
     return file.replace(b"/BitsPerComponent 8", b"/BitsPerComponent 1", 1)
 
 
 def test_a_jbig2_segment_that_ends_early_is_doubted(load: Load) -> None:
     assert is_marked(load(jbig2(b"\x12\x34" * 20 + b"\xff\xac", promised=400)))
+
+
+def test_a_jbig2_page_of_which_the_pdf_states_fewer_rows_is_doubted(load: Load) -> None:
+    assert not damage(load(jbig2(group4(), coding=b"\1")))
+    assert is_marked(load(jbig2(group4(), coding=b"\1", shown=HIGH // 2)))
 
 
 def test_noise_that_a_broken_jbig2_picture_decodes_to_is_doubted(load: Load) -> None:

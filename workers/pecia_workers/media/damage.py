@@ -127,13 +127,17 @@ def _decoded(content: bytes) -> NDArray[np.uint8]:
         return np.asarray(image)
 
 
+_UNKNOWN: Final = 0xFFFFFFFF
+"""Length of a JBIG2 segment, or height of a page, that is not known."""
+
+
 def is_jbig2_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
-    """Return whether a segment of a JBIG2 picture is truncated, or the pixels have more information than its bytes."""
-    return _is_jbig2_cut(content) or _noise_bytes(pixels) > _IMPOSSIBLE * len(content)
+    """Return whether a JBIG2 picture is truncated or has further rows, or its pixels more information than its bytes."""
+    return _is_jbig2_cut(content, len(pixels)) or _noise_bytes(pixels) > _IMPOSSIBLE * len(content)
 
 
-def _is_jbig2_cut(content: bytes) -> bool:
-    """Return whether the segments declare more bytes than exist (ITU-T T.88, section 7.2)."""
+def _is_jbig2_cut(content: bytes, rows: int = _UNKNOWN) -> bool:
+    """Return whether the segments declare more bytes than exist (ITU-T T.88, 7.2), or the page more rows (7.4.8)."""
     at = 0
     while at < len(content.rstrip(b"\r\n")):
         try:
@@ -147,9 +151,11 @@ def _is_jbig2_cut(content: bytes) -> bool:
             at += count * (1 if number <= 256 else 2 if number <= 65536 else 4)  # noqa: PLR2004
             at += 4 if flags & 0x40 else 1
             (length,) = struct.unpack_from(">I", content, at)
+            if flags & 0x3F == 48 and rows < struct.unpack_from(">I", content, at + 8)[0] < _UNKNOWN:  # noqa: PLR2004
+                return True
         except struct.error:
             return True
-        if length == 0xFFFFFFFF:  # noqa: PLR2004  it is not known
+        if length == _UNKNOWN:
             return False
         at += 4 + length
     return at > len(content)
