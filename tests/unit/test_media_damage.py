@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from pecia_schemas.blocks import Doubt, DoubtReason
+from pecia_schemas.blocks import Doubt, DoubtReason, text_of
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.tasks import Preparation
 from pecia_workers.media.decoding import load_page
@@ -310,6 +310,66 @@ def test_a_field_that_shows_another_value_than_it_holds_is_doubted(
     assert len(found) == doubts
     assert all(doubt.box and doubt.box.bottom - doubt.box.top < 60 for doubt in found)
     assert page.blocks
+
+
+def noted(note: bytes, *objects: bytes, catalogue: bytes = b"") -> bytes:
+    """Return a page with an annotation; `objects` are numbered from 5."""
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    page = box(595, 842) + b" /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >> /Annots [%b]"
+    about = b"<< /Type /Annot /Rect [60 100 260 124] /F 4 %b >>" % note
+    return document([page % about], [deflated(lines(9)), font, *objects], catalogue=catalogue)
+
+
+def look(content: bytes) -> bytes:
+    about = b"/Type /XObject /Subtype /Form /BBox [0 0 200 24] /Resources << /Font << /F 4 0 R >> >>"
+    return stream(content, about)
+
+
+@pytest.mark.parametrize(
+    ("note", "doubts"),
+    [
+        (b"/RC (<body><p>Stop &amp; call</p></body>)", 1),
+        (b"/RC (<body><p>Stop &amp; call</p></body>) /Contents (Stop & call)", 0),
+        (b"/RC (<body><p>Stop &amp; call</p></body>) /AP << /N 5 0 R >>", 0),
+    ],
+    ids=["alone", "with plain text", "with a look"],
+)
+def test_a_note_of_rich_text_that_is_not_drawn_is_doubted(note: bytes, doubts: int, load: Load) -> None:
+    shown = look(b"BT /F 11 Tf 2 6 Td (Stop & call) Tj ET")
+    page = load(noted(b"/Subtype /FreeText /DA (/Helv 11 Tf 0 g) " + note, shown))
+    assert len(damage(page)) == doubts
+
+
+@pytest.mark.parametrize(("state", "value"), [("Yes", "Yes"), ("Off", "Yes"), ("Yes", "Off"), ("Off", "Off")])
+def test_a_box_that_is_not_ticked_as_its_field_says_is_doubted(state: str, value: str, load: Load) -> None:
+    field = (
+        f"/Subtype /Widget /FT /Btn /T (a) /AS /{state} /V /{value} /AP << /N << /Yes 5 0 R /Off 6 0 R >> >>"
+    )
+    boxes = look(b"0 0 20 20 re 0 0 m 20 20 l S"), look(b"0 0 20 20 re S")
+    assert bool(damage(load(noted(field.encode(), *boxes)))) == (state != value)
+
+
+@pytest.mark.parametrize("listed", ["OFF", "ON"])
+def test_an_annotation_of_a_layer_that_is_off_is_not_read(listed: str, load: Load) -> None:
+    layers = f"/OCProperties << /OCGs [6 0 R] /D << /{listed} [6 0 R] >> >>".encode()
+    shown = look(b"BT /F 11 Tf 2 6 Td (Draft of a plan) Tj ET")
+    stamp = b"/Subtype /Stamp /OC 6 0 R /AP << /N 5 0 R >>"
+    page = load(noted(stamp, shown, b"<< /Type /OCG /Name (Draft) >>", catalogue=layers))
+    assert page is not None
+    assert ("Draft" in text_of(page.blocks)) == (listed == "ON")
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_sign_without_its_glyph_in_the_file_is_doubted(missing: bool, load: Load) -> None:
+    glyphs = b"/one 5 0 R" if missing else b"/one 5 0 R /five 6 0 R"
+    font = b"<< /Type /Font /Subtype /Type3 /FontBBox [0 0 500 700] /FontMatrix [.001 0 0 .001 0 0]"
+    font += b" /Encoding << /Differences [49 /one 53 /five] >> /FirstChar 49 /LastChar 53"
+    font += b" /Widths [500 0 0 0 500] /CharProcs << %b >> >>" % glyphs
+    plain = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    bar = stream(b"500 0 0 0 400 700 d1 100 0 200 700 re f")
+    page = box(595, 842) + b" /Contents 3 0 R /Resources << /Font << /F 4 0 R /T 7 0 R >> >>"
+    shown = deflated(lines(30) + b"BT /T 11 Tf 300 780 Td (155) Tj ET")
+    assert bool(damage(load(document([page], [shown, plain, bar, bar, font])))) == missing
 
 
 def test_a_form_that_is_cut_is_doubted(load: Load) -> None:

@@ -132,7 +132,7 @@ _UNKNOWN: Final = 0xFFFFFFFF
 
 
 def is_jbig2_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
-    """Return whether a JBIG2 picture is truncated or has further rows, or its pixels more information than its bytes."""
+    """Return whether a JBIG2 picture is truncated, has further rows, or too few bytes for the noise in its pixels."""
     return _is_jbig2_cut(content, len(pixels)) or _noise_bytes(pixels) > _IMPOSSIBLE * len(content)
 
 

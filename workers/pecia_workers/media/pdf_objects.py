@@ -49,6 +49,7 @@ _ANY_NUMBER: Final = (raw.FPDF_COLORSPACE_ICCBASED, raw.FPDF_COLORSPACE_DEVICEN)
 _BYTE: Final = 8
 _PADDED, _SLACK = 1.02, 1024
 """Length up to which the data of a picture is padded: relative to its pixels, and bytes."""
+_SIGNS: Final = ".,:-+/%<>"
 _PAPER: Final = 200
 """Grey from which paper is light."""
 
@@ -239,6 +240,8 @@ class Character(NamedTuple):
     invisible: bool
     has_glyph: bool
     """Whether its font has a glyph for it."""
+    is_embedded: bool
+    """Whether its font is in the file."""
     unmapped: bool
     """Whether its code is not mapped to a character."""
 
@@ -246,6 +249,12 @@ class Character(NamedTuple):
     def is_turned(self) -> bool:
         """Whether it is turned."""
         return abs(self.angle) > SLANT
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a viewer does not show it, as the file's own font has no glyph for it, or an empty one."""
+        is_sign = self.code.isalnum() or self.code in _SIGNS
+        return is_sign and self.is_embedded and not (self.has_glyph or self.invisible)
 
     @property
     def is_mark(self) -> bool:
