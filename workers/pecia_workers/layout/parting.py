@@ -27,7 +27,16 @@ _SURE_GAP, _SURE = 0.1, 0.75
 """Narrowest white space between columns; the same where it divides most rows."""
 _CROSSED: Final = 0.15
 """Share of rows that may cross that space, such as a heading of two columns."""
+_TWICE: Final = re.compile(
+    r"(?<!\S)(?!999 999(?!\S))((?:[^9\s]+ ){0,2}[^\s;,]*9[^\s;,]*(?: [^9\s]+)?) \1(?!\S)"
+    r"|(?<!\S)(?:9{4}-99-99|9{1,2}[./-]9{1,2}[./-](?:9{4}|99)?){2}"
+)
+"""Two names of one form in a head, as `13.03. 21.03.` or `Day 1 Day 2`, also dates without a space between them."""
+_FLAG: Final = r"[(\[]?(?:[HL]{1,2}|[\u2191\u2193*!+])[)\]]?"
+_FLAGGED: Final = rf"[<>]?\d[\d.,]*\s*{_FLAG}|{_FLAG}"
+_BEHIND_FLAG: Final = rf"{_FLAG}\s+[<>]?\d[\d.,]*(?:\s*{_FLAG})?"
 _JOINED: Final = 3
+_HEAD: Final = 2
 _NAMED: Final = 0.7
 """Rows of two columns of names, relative to each other."""
 _MIN_PARTED, _PARTED = 2, 0.5
@@ -81,6 +90,21 @@ def looks_joined(table: Table) -> bool:
         )
         if below or any(beside):
             return True
+    return False
+
+
+def looks_shifted(table: Table) -> bool:
+    """Return whether names of two columns are in one cell of the head, or flags are before and after values."""
+    texts = [cell.text.strip() for cell in table.cells]
+    if any(re.fullmatch(_BEHIND_FLAG, text) for text in texts):
+        return any(re.fullmatch(_FLAGGED, text) for text in texts)
+    for row in range(_HEAD):
+        names = [cell.text for cell in table.cells if cell.row == row and cell.column]
+        lines = [line for name in names for line in name.split("\n")]
+        if any(_TWICE.search(re.sub(r"[^\W\d]+", "a", re.sub(r"\d", "9", line))) for line in lines):
+            return True
+        if any(map(is_number, names)):
+            break
     return False
 
 
