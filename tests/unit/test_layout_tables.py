@@ -177,11 +177,23 @@ def test_rows_whose_columns_are_not_clear_are_a_table_with_a_doubt() -> None:
         (("03.03.2405.03.24", ""), ("5.2", "4.1"), True),
         (("Day 1 Day 2", ""), ("5.2", "4.1"), True),
         (("13.03.", "21.03."), ("5.2", "H 4.1"), True),
+        (("Morning", "Noon"), ("5.2 H 4.1", ""), True),
+        (("Morning", ""), ("5.2", "4.1"), True),
         (("13.03.", "21.03."), ("5.2 L", "4.1 H"), False),
         (("2019/20", "Year Ended December 31"), ("1 234 567", "4.1"), False),
         (("Dose", "Range"), ("120/80", "2.5 - 4.1"), False),
     ],
-    ids=["dates", "joined dates", "names", "flag before", "flags", "years", "words"],
+    ids=[
+        "dates",
+        "joined dates",
+        "names",
+        "flag before",
+        "flag between",
+        "no name",
+        "flags",
+        "years",
+        "words",
+    ],
 )
 def test_values_that_may_be_of_the_column_beside_theirs_are_in_doubt(
     head: tuple[str, str], values: tuple[str, str], is_unclear: bool
