@@ -146,6 +146,15 @@ def test_a_jpeg_that_is_filled_up_before_its_end_is_whole(load: Load) -> None:
     assert not damage(load(whole[:-2] + bytes(40) + whole[-2:]))
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP", "HEIF", "JPEG2000", "PNG", "AVIF"])
+def test_a_picture_of_which_a_part_became_zeros_is_doubted(kind: str, load: Load) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (300, 400), dtype=np.uint8)
+    whole = encoded(Image.fromarray(noise).convert("RGB"), kind)
+    middle, part = len(whole) // 2, len(whole) // 4
+    assert not damage(load(whole))
+    assert is_marked(load(whole[:middle] + bytes(part) + whole[middle + part :]))
+
+
 def test_bytes_that_no_pixel_needs_may_be_missing(load: Load) -> None:
     for name, missing in (("flate", 4), ("jpeg", 2), ("group 4", 3)):
         whole, _ = PICTURES[name]

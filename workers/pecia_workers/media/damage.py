@@ -31,6 +31,7 @@ _BEFORE_END: Final = re.compile(r"Corrupt JPEG data: (\d+) extraneous bytes befo
 _PADDING: Final = b"\0\t\n\f\r "
 _FLUSHED: Final = b"\0\0\xff\xff"
 """End of a deflated stream that was flushed instead of finished."""
+_MOST_ZEROS: Final = 1024
 _ADLER: Final = 4
 _SIZED: Final = 24
 """Bytes of a JPEG 2000 header up to its size."""
@@ -90,11 +91,13 @@ def jpeg_2000_area(content: bytes) -> int:
 
 
 def is_jpeg_broken(content: bytes) -> bool:
-    """Return whether a JPEG or JPEG 2000 picture is truncated, or bytes within a JPEG are lost or wrong.
+    """Return whether a JPEG or JPEG 2000 picture is truncated, or bytes within it are lost or wrong.
 
     A wrong byte shifts the codes after it, so that usually some are missing at the end, or left over.
     """
     if content.startswith(_JPEG_START) and _are_codes_wrong(content):
+        return True
+    if not content.startswith(_JPEG_START) and is_zeroed(content):
         return True
     if content.rstrip(_PADDING).endswith(_JPEG_END):
         return False
@@ -105,6 +108,11 @@ def is_jpeg_broken(content: bytes) -> bool:
     except Exception:  # noqa: BLE001  a broken picture can break a decoder in any way
         return True
     return any((other != pixels[0]).any() for other in pixels[1:])
+
+
+def is_zeroed(content: bytes, part: int = 50) -> bool:
+    """Return whether zeros took the place of the `part`th part of a compressed picture, which may have a few."""
+    return bytes(max(_MOST_ZEROS, len(content) // part)) in content
 
 
 def _are_codes_wrong(content: bytes) -> bool:
