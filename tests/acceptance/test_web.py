@@ -148,7 +148,6 @@ def test_a_link_signs_in_and_leaves_no_key_in_the_address(browser: Browser, flee
         expect(page.locator("#rows")).to_have_css("word-break", "keep-all")
         assert page.url == f"{fleet.fleet.gateway}/"
         page.goto(f"{fleet.fleet.gateway}/#pecia_x_y")
-        page.reload()
         expect(page.get_by_role("status")).to_contain_text("The key does not exist")
     secret = link.split("_", 2)[2]
     kept = [path for path in fleet.fleet.home.path.rglob("*") if path.suffix == ".log"]

@@ -212,7 +212,7 @@ def test_an_export_writes_each_document_and_says_which_are_held_back(
     manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
     assert [entry["file"] is None for entry in manifest["documents"]] == [False, True, False]
     again = pecia(*for_all)
-    assert "1 results written, 1 written before" in again.output, "what was held back may have been reviewed"
+    assert "Results written: 1; written before: 1" in again.output, "what was held back may have been reviewed"
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pdf")} == files
     whole = client.export(tmp_path / "fhir", format="fhir", batch="week")
     assert (whole.written, whole.held_back) == (2, 0)

@@ -318,7 +318,7 @@ def _report(tally: Tally, *, dry_run: bool, as_json: bool) -> None:
         typer.echo(f"{tally.documents:,} documents, {tally.bytes:,} bytes.")
     else:
         typer.echo(
-            f"{tally.documents:,} documents: {tally.new:,} handed over, {tally.known:,} handed over before, "
+            f"{tally.documents:,} documents: {tally.new:,} submitted, {tally.known:,} submitted before, "
             f"{tally.refused:,} refused."
         )
         if tally.over:

@@ -81,7 +81,7 @@ def export(
         output.json_line(done.model_dump())
     else:
         typer.echo(
-            f"{done.written:,} results written, {done.before:,} written before, {done.empty:,} jobs without a result."
+            f"Results written: {done.written:,}; written before: {done.before:,}; jobs without a result: {done.empty:,}."
         )
     if done.open:
         endings.complain(f"{done.open:,} jobs have not ended: repeat the command when they have.")

@@ -1,7 +1,7 @@
 // The gateway's page. What the server sends is only ever set as text.
 const WORDS = {
   en: {
-    sign_in: "Sign in", sign_out: "Sign out", key: "Key", key_hint: "A key comes from `pecia access create`. It stays in this browser until you sign out.",
+    sign_in: "Sign in", sign_out: "Sign out", key: "Key", key_hint: "The operator of this gateway makes keys with “pecia access create”. The key stays in this browser until you sign out.",
     send: "Read documents", drop: "Drop files or a folder here, or choose:", files: "Choose files", folder: "Choose a folder", sending: "Sending",
     lane: "Priority", kind: "Kind", document_type: "Document", language: "Language", batch: "Batch name", fields: "Fields", preset: "Preset",
     schema: "JSON schema of the fields", jobs: "Jobs", state: "State", in_batch: "Only of batch", document: "Document", pages: "Pages",
@@ -22,7 +22,7 @@ const WORDS = {
     lanes: { urgent: "urgent", normal: "normal", bulk: "bulk" },
   },
   ko: {
-    sign_in: "로그인", sign_out: "로그아웃", key: "키", key_hint: "키는 `pecia access create`로 만듭니다. 로그아웃할 때까지 이 브라우저에 남습니다.",
+    sign_in: "로그인", sign_out: "로그아웃", key: "키", key_hint: "키는 이 게이트웨이의 운영자가 “pecia access create”로 만듭니다. 로그아웃할 때까지 이 브라우저에 남습니다.",
     send: "문서 읽기", drop: "파일이나 폴더를 여기에 놓거나 선택하십시오:", files: "파일 선택", folder: "폴더 선택", sending: "전송 중",
     lane: "우선순위", kind: "종류", document_type: "문서", language: "언어", batch: "배치 이름", fields: "필드", preset: "사전 설정",
     schema: "필드의 JSON 스키마", jobs: "작업", state: "상태", in_batch: "이 배치만", document: "문서", pages: "페이지",
@@ -110,6 +110,7 @@ async function see(view) {
     document.querySelector(`[data-view=${id}]`).setAttribute("aria-current", id === view ? "page" : "false");
   }
   clearTimeout(timer);
+  tell("");
   await { jobs: refresh, batches: listBatches, admin: administer }[view]();
 }
 
@@ -291,10 +292,10 @@ function show() {
 
 function rowOf(job) {
   const name = job.label ?? job.id;
-  const { total, done, failed, cancelled } = job.progress;
+  const { total, done, failed, cancelled } = job.progress, open = OPEN.includes(job.state);
   const over = done + failed + cancelled;
-  const pages = made("td", { textContent: total ? `${over} ${say.of} ${total}` : "" });
-  if (total && OPEN.includes(job.state)) pages.append(made("progress", { value: over, max: total, ariaLabel: `${name}: ${over} ${say.of} ${total}` }));
+  const pages = made("td", { textContent: total ? `${open ? over : done} ${say.of} ${total}` : "" });
+  if (total && open) pages.append(made("progress", { value: over, max: total, ariaLabel: `${name}: ${over} ${say.of} ${total}` }));
   if (doubts.get(job.id)) pages.append(made("small", { textContent: `${doubts.get(job.id)} ${say.doubts}` }));
   const state = made("td", {}, made("span", { className: job.state, textContent: say.states[job.state] ?? job.state }));
   if (job.failure) state.append(made("small", { textContent: `${job.failure.code}: ${job.failure.message ?? ""}` }));
@@ -418,10 +419,11 @@ async function listBatches(before) {
 
 function batchRow(batch) {
   const { states, parts, done, failed, cancelled } = batch.counts, name = batch.name ?? batch.id;
+  const open = OPEN.some((state) => states[state]), over = done + failed + cancelled;
   const jobsOf = Object.entries(states).map(([state, number]) => `${number} ${say.states[state] ?? state}`).join(" · ");
-  const pages = made("td", { textContent: parts ? `${done + failed + cancelled} ${say.of} ${parts}` : "" });
-  if (parts && OPEN.some((state) => states[state])) {
-    pages.append(made("progress", { value: done + failed + cancelled, max: parts, ariaLabel: `${name}: ${done} ${say.of} ${parts}` }));
+  const pages = made("td", { textContent: parts ? `${open ? over : done} ${say.of} ${parts}` : "" });
+  if (parts && open) {
+    pages.append(made("progress", { value: over, max: parts, ariaLabel: `${name}: ${over} ${say.of} ${parts}` }));
   }
   if (batch.needs_review) pages.append(made("small", { textContent: `${batch.needs_review} ${say.doubts}` }));
   const show = made("button", { type: "button", textContent: say.show, ariaLabel: `${say.show}: ${name}` });
@@ -495,7 +497,7 @@ $("drop").addEventListener("drop", (event) => {
   const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry()).filter(Boolean);
   act(async () => send((await Promise.all(entries.map(entriesOf))).flat()));
 });
-act(async () => {
+const begin = () => act(async () => {
   const key = location.hash.slice(1);
   if (key) {
     history.replaceState(null, "", "/"); // the key stays in no history
@@ -505,3 +507,5 @@ act(async () => {
   if (answer.status === 204) await enter();
   else leave();
 });
+addEventListener("hashchange", begin); // a link that is opened in the tab of the sign-in form
+begin();
