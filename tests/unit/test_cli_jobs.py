@@ -118,7 +118,10 @@ def test_verbs_are_for_those_of_a_batch_that_they_can_be_for(fleet: FakeFleet, c
     again = pecia("retry", "--batch", "night", "--json")
     assert (again.exit_code, json.loads(again.stdout)["label"]) == (0, "1.pdf")
     assert pecia("cancel", "--batch", "night").stdout == "3 jobs cancelled.\n"
+    assert pecia("cancel", "--batch", "night").stdout == "0 jobs cancelled.\n"
     assert pecia("wait", "--batch", "night", "--state", "succeeded").exit_code == 0
+    none = pecia("result", "--batch", "night", "--state", "expired")
+    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "pecia: no job matches.\n")
     assert pecia("wait", "--batch", "night").exit_code == 1
     watched = pecia("watch", "--batch", "night").stdout
     assert "0 queued, 0 running, 1 done, 0 failed, 3 cancelled" in watched

@@ -315,10 +315,10 @@ def _report(tally: Tally, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         output.json_line(asdict(tally))
     elif dry_run:
-        typer.echo(f"{tally.documents:,} documents, {tally.bytes:,} bytes.")
+        typer.echo(f"{output.counted(tally.documents, 'document')}, {tally.bytes:,} bytes.")
     else:
         typer.echo(
-            f"{tally.documents:,} documents: {tally.new:,} submitted, {tally.known:,} submitted before, "
+            f"{output.counted(tally.documents, 'document')}: {tally.new:,} submitted, {tally.known:,} submitted before, "
             f"{tally.refused:,} refused."
         )
         if tally.over:
