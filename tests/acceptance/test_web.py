@@ -118,7 +118,7 @@ def test_twenty_files_three_doubts_and_a_download(page: Page, fleet: Any, tmp_pa
             keep(page, "web-correct")
         page.keyboard.press("Enter")
         expect(page.locator("#reason")).to_contain_text("No doubt is left")
-        page.go_back()
+        page.get_by_role("link", name="All jobs").click()
     expect(page.locator("#rows tr", has_text="to review")).to_have_count(0)
     with page.expect_download() as coming:
         page.get_by_label(f"Download as: {DOUBTFUL[0]:02}.png").select_option("text")

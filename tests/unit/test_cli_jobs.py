@@ -38,6 +38,7 @@ from pecia_schemas import storable
 from pecia_schemas.installing import install_command
 from pecia_schemas.results import Document
 from pecia_schemas.states import as_prefix, is_complete_id
+from tests.shared.command import run_pecia
 from tests.shared.limits import WAIT_S
 
 
@@ -314,3 +315,17 @@ def test_a_terminal_gets_tables_in_columns_and_nothing_it_obeys_and_a_pipe_the_t
         "",
         "",
     ]
+
+
+def test_the_failure_of_a_single_page_is_printed_once(fleet: FakeFleet, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=[FailureCode.DAMAGED])
+    job = client.submit(ReadDocument(b"%PDF-1.7"), label="cut.pdf").wait(WAIT_S)
+    assert [line.split(": ")[:2] for line in pecia("result", job.id).stderr.splitlines() if "damaged" in line] == [
+        ["cut.pdf", "damaged"]
+    ]
+
+
+def test_a_word_that_is_no_choice_is_refused_in_plain_words(tmp_path: Path) -> None:
+    (tmp_path / "scan.png").touch()
+    refused = run_pecia("read", tmp_path / "scan.png", "--priority", "high").stderr
+    assert refused.startswith("pecia: Invalid value for '--priority': 'high' is not one of 'urgent', ")

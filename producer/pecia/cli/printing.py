@@ -162,7 +162,8 @@ class Printer:
             else:
                 typer.echo(for_terminal(fitting(*bundles.table_of(result), spare=("title", "doubts"))))
         for failed in result.failed if result else ():
-            self._print_failed(job, name, failed)
+            if self.as_json or job.progress.total != 1:  # the failure of a single page is that of its job, below
+                self._print_failed(job, name, failed)
         if not self.as_json and isinstance(result, Document) and (count := result.attachments):
             typer.echo(f"{name_of(job, name)}: {_unread(count)}", err=True)
         why = missing(job)

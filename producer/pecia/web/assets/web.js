@@ -11,7 +11,7 @@ const WORDS = {
     usage: "Usage", since: "Since", by: "By", group: "Group", segments: "Segments", tokens: "Tokens", engine_time: "Engine seconds", total: "total",
     keys: "Keys", name: "Name", may: "Permissions", days: "Valid for days", make_key: "Make a key", made: "The new key: copy it now, it is not shown again",
     ends: "Ends", revoke: "Revoke", revoked: "revoked", never: "never", before: "Previous page", after: "Next page", close: "Close", page: "Page",
-    no_picture: "No picture of this page", text: "Text", table: "Table", attached: "Attached files that were not read", no_page: "There is no other page.", nobatch: "No batches yet.",
+    loading: "Loading the picture …", no_picture: "No picture of this page", text: "Text", table: "Table", attached: "Attached files that were not read", no_page: "There is no other page.", nobatch: "No batches yet.",
     scopes: { submit: "submit", read: "read", review: "review", admin: "administer" },
     sinces: { P1D: "one day", P7D: "7 days", P30D: "30 days", P365D: "a year" },
     groups: { kind: "kind", lane: "priority", engine: "engine", document_type: "document" },
@@ -32,7 +32,7 @@ const WORDS = {
     usage: "사용량", since: "기간", by: "구분", group: "묶음", segments: "구간", tokens: "토큰", engine_time: "엔진 시간(초)", total: "합계",
     keys: "키", name: "이름", may: "권한", days: "유효 일수", make_key: "키 만들기", made: "새 키: 지금 복사하십시오. 다시 표시되지 않습니다",
     ends: "만료", revoke: "폐기", revoked: "폐기됨", never: "없음", before: "이전 페이지", after: "다음 페이지", close: "닫기", page: "페이지",
-    no_picture: "이 페이지의 그림이 없습니다", text: "텍스트", table: "표", attached: "읽지 않은 첨부 파일", no_page: "다른 페이지가 없습니다.", nobatch: "아직 배치가 없습니다.",
+    loading: "그림을 불러오는 중 …", no_picture: "이 페이지의 그림이 없습니다", text: "텍스트", table: "표", attached: "읽지 않은 첨부 파일", no_page: "다른 페이지가 없습니다.", nobatch: "아직 배치가 없습니다.",
     scopes: { submit: "제출", read: "읽기", review: "검토", admin: "관리" },
     sinces: { P1D: "하루", P7D: "7일", P30D: "30일", P365D: "1년" },
     groups: { kind: "종류", lane: "우선순위", engine: "엔진", document_type: "문서" },
@@ -395,6 +395,7 @@ async function look(job, name, number, step = 1) {
   const shown = part.ordinal + 1;
   $("result-title").textContent = `${name} · ${say.page} ${shown}`;
   $("picture").hidden = !may("review");
+  $("beside").ariaBusy = may("review");
   $("picture").alt = `${say.page} ${shown}`;
   if (may("review")) $("picture").src = `/desk/${job.id}/pictures/${job.id}/${shown}`;
   $("content").replaceChildren(...contentOf(part.content));
@@ -489,7 +490,9 @@ options("by", Object.entries(say.groups));
 for (const id of ["since", "by"]) $(id).onchange = () => act(administer);
 $("new-key").onsubmit = (event) => { event.preventDefault(); act(makeKey); };
 $("close").onclick = () => $("result").close();
-$("picture").onerror = () => { $("picture").hidden = true; tell(say.no_picture); };
+$("beside").dataset.busy = say.loading;
+$("picture").onload = () => { $("beside").ariaBusy = false; };
+$("picture").onerror = () => { $("beside").ariaBusy = false; $("picture").hidden = true; tell(say.no_picture); };
 for (const name of ["dragover", "dragleave", "drop"]) {
   $("drop").addEventListener(name, (event) => { event.preventDefault(); $("drop").classList.toggle("over", name === "dragover"); });
 }
