@@ -50,6 +50,7 @@ _SEEK_GAP_S: Final = 10.0  # wanted frames that are closer are reached by decodi
 _STEP_BACK_S: Final = 2.0
 _SLACK_S: Final = 0.5  # sound often goes on that long after the last frame
 _MOST_SHOWN_S: Final = 10.0  # what a frame adds at most to a length that the headers do not state
+_MOST_MISSING: Final = 4  # packets in a row without a frame; a field or an invisible frame has none
 _USUAL_RATE, _HIGHEST_RATE = 25.0, 1_000.0
 _CANDIDATES: Final = 4  # for each frame that a change of scene may choose
 _THUMBNAIL: Final = 32  # pixels on a side, to compare frames by
@@ -190,6 +191,8 @@ class _Video:
             duration = total if 0 <= total < math.inf else None
         if duration is None and self._container.duration:
             duration = self._container.duration / av.time_base
+        if duration and self._container.format.name.startswith("matroska"):  # which counts from 0
+            duration = max(0.0, duration - self._begin)
         return duration or None
 
     def shown_at(self, wanted: Sequence[float]) -> Iterator[tuple[float, VideoFrame]]:
@@ -200,8 +203,7 @@ class _Video:
         waiting = deque(wanted)
         end = 0.0
         while waiting:
-            for at, shown, frame in self._decoded_from(waiting[0]):
-                end = at + shown
+            for at, end, frame in self._decoded_from(waiting[0]):
                 if end <= waiting[0]:
                     continue
                 while waiting and end > waiting[0]:
@@ -214,32 +216,48 @@ class _Video:
                 return
 
     def _decoded_from(self, seconds: float) -> Iterator[tuple[float, float, VideoFrame]]:
-        """Yield frames, starting with the one shown at that time or before.
+        """Yield frames with their time and end, starting with the one shown at that time or before.
 
-        A transport stream has no index of key frames: the first decoded frame may be after the requested time.
+        A transport stream has no index of key frames: the first decoded frame may be after the requested time, or none.
         """
         back = 0.0
         while True:
             frames = self._decoded(self._packets_from(seconds - back))
             first = next(frames, None)
-            if first is None or first[0] <= seconds or back > seconds:
+            if back > seconds or (first is not None and first[0] <= seconds):
                 return chain([] if first is None else [first], frames)
             back = 2 * back or _STEP_BACK_S
 
     def _decoded(self, packets: Iterable[Packet[VideoStream]]) -> Iterator[tuple[float, float, VideoFrame]]:
-        """Yield frames with their time and duration, without broken ones."""
+        """Yield frames with their time and end, without broken ones: each is shown until the next one.
+
+        Sets `damaged` also where packets in a row give no frames, as after a lost key frame.
+        """
+        last, last_shown = None, 0.0
+        waiting: set[int] = set()
         for packet in packets:
+            waiting |= {packet.pts} if packet.pts is not None else set()
             try:
                 frames = packet.decode()
             except FFmpegError as error:
                 _check_memory(error)
                 self.damaged = True
                 continue
+            self.damaged |= packet.is_corrupt
             for frame in frames:
-                if frame.time is not None:
-                    self._limits.check_page(frame.width, frame.height)  # a stream may change its size
-                    shown = float((frame.duration or 0) * self._unit)
-                    yield frame.time - self._begin, shown or 1 / self.rate, frame
+                if frame.time is None:
+                    continue
+                self._limits.check_page(frame.width, frame.height)  # a stream may change its size
+                at = frame.time - self._begin
+                passed = {pts for pts in waiting if frame.pts is not None and pts <= frame.pts}
+                waiting -= passed
+                if last is not None:
+                    self.damaged |= frame.is_corrupt or len(passed) > _MOST_MISSING
+                    yield last[0], at if at > last[0] else last[0] + last_shown, last[1]
+                shown = float((frame.duration or 0) * self._unit)
+                last, last_shown = (at, frame), shown or 1 / self.rate
+        if last is not None:
+            yield last[0], last[0] + last_shown, last[1]
 
     def _packets_from(self, seconds: float) -> Iterator[Packet[VideoStream]]:
         try:
