@@ -320,9 +320,9 @@ def test_a_terminal_gets_tables_in_columns_and_nothing_it_obeys_and_a_pipe_the_t
 def test_the_failure_of_a_single_page_is_printed_once(fleet: FakeFleet, client: Client) -> None:
     fleet.answers(ReadDocument, pages=[FailureCode.DAMAGED])
     job = client.submit(ReadDocument(b"%PDF-1.7"), label="cut.pdf").wait(WAIT_S)
-    assert [line.split(": ")[:2] for line in pecia("result", job.id).stderr.splitlines() if "damaged" in line] == [
-        ["cut.pdf", "damaged"]
-    ]
+    assert [
+        line.split(": ")[:2] for line in pecia("result", job.id).stderr.splitlines() if "damaged" in line
+    ] == [["cut.pdf", "damaged"]]
 
 
 def test_a_word_that_is_no_choice_is_refused_in_plain_words(tmp_path: Path) -> None:

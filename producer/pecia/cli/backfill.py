@@ -318,8 +318,8 @@ def _report(tally: Tally, *, dry_run: bool, as_json: bool) -> None:
         typer.echo(f"{output.counted(tally.documents, 'document')}, {tally.bytes:,} bytes.")
     else:
         typer.echo(
-            f"{output.counted(tally.documents, 'document')}: {tally.new:,} submitted, {tally.known:,} submitted before, "
-            f"{tally.refused:,} refused."
+            f"{output.counted(tally.documents, 'document')}: {tally.new:,} submitted, "
+            f"{tally.known:,} submitted before, {tally.refused:,} refused."
         )
         if tally.over:
             over = ", ".join(f"{count:,} {state.value}" for state, count in sorted(tally.over.items()))

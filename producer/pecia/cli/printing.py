@@ -162,8 +162,7 @@ class Printer:
             else:
                 typer.echo(for_terminal(fitting(*bundles.table_of(result), spare=("title", "doubts"))))
         for failed in result.failed if result else ():
-            if self.as_json or job.progress.total != 1:  # the failure of a single page is that of its job, below
-                self._print_failed(job, name, failed)
+            self._print_failed(job, name, failed)
         if not self.as_json and isinstance(result, Document) and (count := result.attachments):
             typer.echo(f"{name_of(job, name)}: {_unread(count)}", err=True)
         why = missing(job)
@@ -196,6 +195,8 @@ class Printer:
         if self.as_json:
             json_line(_about(job, name) | {"number": piece.number, "failure": failure_json(piece.failure)})
             return
+        if job.progress.total == 1:
+            return  # the failure of a single page is that of its job, which is printed too
         what, failure = "page" if isinstance(piece, PageFailure) else "segment", piece.failure
         said = f"{name_of(job, name)}, {what} {piece.number}: {failure.code}: {failure.message}"
         typer.echo(said, err=True)

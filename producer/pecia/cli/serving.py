@@ -32,7 +32,9 @@ def gateway() -> None:
     Example: `pecia gateway`
     """
     settings = _settings()
-    with _listener("gateway", settings.gateway_address, settings.gateway_port, "PECIA_GATEWAY_PORT") as listener:
+    with _listener(
+        "gateway", settings.gateway_address, settings.gateway_port, "PECIA_GATEWAY_PORT"
+    ) as listener:
         app = over_http.make_app(settings, *web_page())
         typer.echo(f"Gateway: http://{settings.gateway_address}:{settings.gateway_port}")
         _serve(app, listener, settings.gateway_connections)
@@ -88,7 +90,9 @@ def _listener(what: str, host: str, port: int, chosen_by: str) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         reason, *_ = str(error.strerror).split(" (while")  # the standard library repeats the address there
-        endings.complain(f"the {what} cannot listen on {host}, port {port}: {reason}: choose another by {chosen_by}.")
+        endings.complain(
+            f"the {what} cannot listen on {host}, port {port}: {reason}: choose another by {chosen_by}."
+        )
         raise typer.Exit(Ending.UNAVAILABLE) from None
 
 

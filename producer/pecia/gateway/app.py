@@ -89,7 +89,9 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
         app.include_router(router, prefix=problems.OPENAI, tags=["openai"], responses=_OPENAI_ERRORS)
     if find_spec("mcp"):
         app.router.routes.append(Route(_TOOLS, _Tools()))
-    app.add_api_route("/healthz", healthy, summary="Check that the gateway runs", tags=["gateway"], responses={})
+    app.add_api_route(
+        "/healthz", healthy, summary="Check that the gateway runs", tags=["gateway"], responses={}
+    )
     app.router.routes += (*reference(), *more)
     for kind in (PeciaError, HTTPException, RequestValidationError, ClientDisconnect, Exception):
         app.add_exception_handler(kind, problems.answer)

@@ -81,7 +81,13 @@ def test_the_desk_is_the_tenants_own(gateway: Gateway) -> None:
 def test_a_gateway_without_a_free_port_names_the_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        stores = {"PECIA_DATABASE_URL": "postgresql://h/d", "PECIA_REDIS_URL": "redis://h", "PECIA_PAYLOAD_URL": "p"}
+        stores = {
+            "PECIA_DATABASE_URL": "postgresql://h/d",
+            "PECIA_REDIS_URL": "redis://h",
+            "PECIA_PAYLOAD_URL": "p",
+        }
         ran = run_pecia("gateway", env=stores | {"PECIA_GATEWAY_PORT": port})
     assert ran.returncode == 4
-    assert ran.stderr.endswith(f"port {port}: Address already in use: choose another by PECIA_GATEWAY_PORT.\n")
+    assert ran.stderr.endswith(
+        f"port {port}: Address already in use: choose another by PECIA_GATEWAY_PORT.\n"
+    )

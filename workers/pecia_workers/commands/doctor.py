@@ -254,7 +254,8 @@ def _look_at_fonts() -> Finding:
     """Report scripts without fonts, which some PDFs need; no failure, as text layers are read anyway."""
     detail = "for Chinese, Japanese and Korean in PDFs without embedded fonts"
     if missing := " or ".join(scripts_without_a_font()):
-        detail = f"none for {missing}: text of PDFs without embedded fonts is blank; install fonts, such as fonts-noto-cjk"
+        blank = "text of PDFs without embedded fonts is blank; install fonts, such as fonts-noto-cjk"
+        detail = f"none for {missing}: {blank}"
     return Finding(subject="fonts", ok=True, detail=detail)
 
 

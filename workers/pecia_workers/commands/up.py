@@ -85,7 +85,9 @@ def up(
             if not stopping.is_set():
                 console.print(_screen(fleet))
                 if console.is_terminal and (link := web_link(fleet)):
-                    console.print(Text(f"Web page, signed in for a day: {link}", style=f"link {link}"), soft_wrap=True)
+                    console.print(
+                        Text(f"Web page, signed in for a day: {link}", style=f"link {link}"), soft_wrap=True
+                    )
             _watch(fleet, stopping, console)
             console.print("Stopping: workers finish what they have begun …")
     except EmbeddedError as error:
