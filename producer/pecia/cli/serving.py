@@ -56,7 +56,7 @@ def review(
 ) -> None:
     """Correct doubtful pages beside their pictures, in a browser on this machine, until SIGTERM or Ctrl-C.
 
-    Open the printed address. It contains a secret: whoever knows it can read and correct results on this machine.
+    Open the printed address. It contains a secret: anyone who knows it can read and correct results on this machine.
 
     Example: `pecia review --since 7d`
     """
