@@ -44,7 +44,7 @@ class FailureCode(StrEnum):
     DECODE_TIMEOUT = (
         "decode_timeout",
         "The page, or three others of its document, took too long to decode.",
-        "Decoding takes longer than PECIA_DECODE_TIMEOUT: print or scan the document anew, or raise the limit.",
+        "Decoding takes longer than PECIA_DECODE_TIMEOUT: print or scan the document again, or raise the limit.",
     )
     ENCRYPTED = (
         "encrypted",

@@ -118,7 +118,7 @@ def test_twenty_files_three_doubts_and_a_download(page: Page, fleet: Any, tmp_pa
             keep(page, "web-correct")
         page.keyboard.press("Enter")
         expect(page.locator("#reason")).to_contain_text("No doubt is left")
-        page.go_back()
+        page.get_by_role("link", name="All jobs").click()
     expect(page.locator("#rows tr", has_text="to review")).to_have_count(0)
     with page.expect_download() as coming:
         page.get_by_label(f"Download as: {DOUBTFUL[0]:02}.png").select_option("text")
@@ -148,7 +148,6 @@ def test_a_link_signs_in_and_leaves_no_key_in_the_address(browser: Browser, flee
         expect(page.locator("#rows")).to_have_css("word-break", "keep-all")
         assert page.url == f"{fleet.fleet.gateway}/"
         page.goto(f"{fleet.fleet.gateway}/#pecia_x_y")
-        page.reload()
         expect(page.get_by_role("status")).to_contain_text("The key does not exist")
     secret = link.split("_", 2)[2]
     kept = [path for path in fleet.fleet.home.path.rglob("*") if path.suffix == ".log"]

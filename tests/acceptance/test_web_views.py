@@ -90,6 +90,7 @@ def test_fields_and_tables_stand_beside_the_page(page: Page, gateway: Gateway, f
     expect(beside.get_by_role("table").nth(2).get_by_role("row").last).to_have_text("Potassium4.1mmol/L")
     expect(beside.locator("pre")).to_contain_text("Laboratory report")
     expect(beside.get_by_role("img", name="Page 1")).to_have_js_property("naturalWidth", 900)
+    expect(beside.locator("#beside")).to_have_attribute("aria-busy", "false")
     assert faults_of(page) == []
     keep(page, "web-beside")
     beside.get_by_role("button", name="Next page").click()

@@ -205,14 +205,14 @@ def test_an_export_writes_each_document_and_says_which_are_held_back(
         house.work_off(client.submit_many([Submission(task, label=label)], batch="week")[0])
     for_all = ("export", "--batch", "week", "--by", "patient", "--to", tmp_path)
     written = pecia(*for_all)
-    assert (written.exit_code, "1 documents are held back" in written.output) == (1, True)
+    assert (written.exit_code, "1 document held back" in written.output) == (1, True)
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pdf")}
     assert {file.rpartition("/")[0] for file in files} == {"a/patient-01", "a/patient-02", "b/patient-01"}
     assert len(files) == 5
     manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
     assert [entry["file"] is None for entry in manifest["documents"]] == [False, True, False]
     again = pecia(*for_all)
-    assert "1 results written, 1 written before" in again.output, "what was held back may have been reviewed"
+    assert "1 result written, 1 written before" in again.output, "what was held back may have been reviewed"
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pdf")} == files
     whole = client.export(tmp_path / "fhir", format="fhir", batch="week")
     assert (whole.written, whole.held_back) == (2, 0)

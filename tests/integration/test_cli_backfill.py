@@ -65,9 +65,9 @@ def test_a_folder_is_handed_over_once_and_a_changed_file_anew(
     changed = pecia(archive, "--type", "chart", "--json")
 
     assert first.exit_code == 0, first.output
-    assert first.stdout == "3 documents: 3 handed over, 0 handed over before, 0 refused.\n"
-    assert again.stdout == "3 documents: 3 handed over, 0 handed over before, 0 refused.\n", "read otherwise"
-    assert repeated.stdout == "3 documents: 0 handed over, 3 handed over before, 0 refused.\n"
+    assert first.stdout == "3 documents: 3 submitted, 0 submitted before, 0 refused.\n"
+    assert again.stdout == "3 documents: 3 submitted, 0 submitted before, 0 refused.\n", "read otherwise"
+    assert repeated.stdout == "3 documents: 0 submitted, 3 submitted before, 0 refused.\n"
     told = json.loads(changed.stdout)
     assert (told["documents"], told["new"], told["known"], told["refused"]) == (3, 1, 2, 0)
     charts = house.query("SELECT DISTINCT lane FROM jobs WHERE task->>'document_type' = 'chart'")
@@ -90,8 +90,8 @@ def test_of_a_bucket_what_lies_below_the_prefix_is_handed_over_for_the_fleet_to_
     bucket.put_object(Bucket="scans", Key="in/a.pdf", Body=b"another")
     again = pecia("s3://scans/in", **reached)
 
-    assert first.stdout == "2 documents: 2 handed over, 0 handed over before, 0 refused.\n", first.output
-    assert again.stdout == "2 documents: 1 handed over, 1 handed over before, 0 refused.\n", again.output
+    assert first.stdout == "2 documents: 2 submitted, 0 submitted before, 0 refused.\n", first.output
+    assert again.stdout == "2 documents: 1 submitted, 1 submitted before, 0 refused.\n", again.output
     urls = house.query("SELECT task->>'url' FROM jobs ORDER BY 1")
     assert urls == [("s3://scans/in/a.pdf",), ("s3://scans/in/a.pdf",), ("s3://scans/in/deep/b.pdf",)]
 
@@ -109,7 +109,7 @@ def test_an_object_without_url_is_refused(
         bucket.put_object(Bucket="scans", Key=key, Body=b"a")
     told = pecia("s3://scans/in", **reached)
     assert told.exit_code == 2
-    assert told.stdout == "2 documents: 1 handed over, 0 handed over before, 1 refused.\n"
+    assert told.stdout == "2 documents: 1 submitted, 0 submitted before, 1 refused.\n"
     assert "break.pdf: The URL cannot be fetched" in told.stderr
     assert house.query("SELECT task->>'url' FROM jobs") == [("s3://scans/in/scan.pdf",)]
 
@@ -157,4 +157,4 @@ def test_no_more_is_handed_over_than_may_wait(pecia: Pecia, archive: Path, house
     run.join(timeout=WAIT_S)
 
     assert waited == (True, 2)
-    assert said[0].stdout == "3 documents: 3 handed over, 0 handed over before, 0 refused.\n"
+    assert said[0].stdout == "3 documents: 3 submitted, 0 submitted before, 0 refused.\n"

@@ -146,7 +146,7 @@ def lines(told: Result) -> list[dict[str, Any]]:
 
 def test_without_a_yes_or_on_a_dry_run_nothing_is_erased(pecia: Pecia, job: Job[Any]) -> None:
     told = pecia("purge", "--metadata", "patient=4711", "--dry-run")
-    assert told.stdout == "Would erase 1 jobs with 1 results and 0 callbacks.\n"
+    assert told.stdout == "Would erase 1 job with 1 result and 0 callbacks.\n"
     refused = pecia("purge", "--job", job.id)
     assert refused.exit_code == 2
     assert "--yes" in refused.output
@@ -159,7 +159,7 @@ def test_a_person_is_asked_first(
 ) -> None:
     monkeypatch.setattr("pecia.cli.accounts.sys", _Terminal)
     told = pecia("purge", "--before", "0s", typed=answer)
-    assert "Erase 1 jobs with 1 results and 0 callbacks for good?" in told.output
+    assert "Erase 1 job with 1 result and 0 callbacks for good?" in told.output
     assert told.exit_code == (0 if erased else 1)
     assert (job.refresh().erased_at is not None) is erased
 

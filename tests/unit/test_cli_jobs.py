@@ -38,6 +38,7 @@ from pecia_schemas import storable
 from pecia_schemas.installing import install_command
 from pecia_schemas.results import Document
 from pecia_schemas.states import as_prefix, is_complete_id
+from tests.shared.command import run_pecia
 from tests.shared.limits import WAIT_S
 
 
@@ -118,7 +119,10 @@ def test_verbs_are_for_those_of_a_batch_that_they_can_be_for(fleet: FakeFleet, c
     again = pecia("retry", "--batch", "night", "--json")
     assert (again.exit_code, json.loads(again.stdout)["label"]) == (0, "1.pdf")
     assert pecia("cancel", "--batch", "night").stdout == "3 jobs cancelled.\n"
+    assert pecia("cancel", "--batch", "night").stdout == "0 jobs cancelled.\n"
     assert pecia("wait", "--batch", "night", "--state", "succeeded").exit_code == 0
+    none = pecia("result", "--batch", "night", "--state", "expired")
+    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "pecia: no job matches.\n")
     assert pecia("wait", "--batch", "night").exit_code == 1
     watched = pecia("watch", "--batch", "night").stdout
     assert "0 queued, 0 running, 1 done, 0 failed, 3 cancelled" in watched
@@ -311,3 +315,17 @@ def test_a_terminal_gets_tables_in_columns_and_nothing_it_obeys_and_a_pipe_the_t
         "",
         "",
     ]
+
+
+def test_the_failure_of_a_single_page_is_printed_once(fleet: FakeFleet, client: Client) -> None:
+    fleet.answers(ReadDocument, pages=[FailureCode.DAMAGED])
+    job = client.submit(ReadDocument(b"%PDF-1.7"), label="cut.pdf").wait(WAIT_S)
+    assert [
+        line.split(": ")[:2] for line in pecia("result", job.id).stderr.splitlines() if "damaged" in line
+    ] == [["cut.pdf", "damaged"]]
+
+
+def test_a_word_that_is_no_choice_is_refused_in_plain_words(tmp_path: Path) -> None:
+    (tmp_path / "scan.png").touch()
+    refused = run_pecia("read", tmp_path / "scan.png", "--priority", "high").stderr
+    assert refused.startswith("pecia: Invalid value for '--priority': 'high' is not one of 'urgent', ")

@@ -45,3 +45,16 @@ def test_the_last_line_says_how_many_want_a_look_and_what_to_run(capsys: pytest.
         "pecia: 2 documents, 5 pages read: 4 need a review (2 language_unread: Hangul, 1 review, 1 language_unread), "
         "1 failed. Next: `pecia review --batch ward-7`, `pecia list --batch ward-7`, `pecia read --language ko`."
     )
+
+
+def test_one_page_to_review_is_counted_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeFleet() as fleet:
+        fleet.answers(ReadDocument, text="well")
+        done = fleet.client().submit(ReadDocument(b"%PDF-1"), label="faint.pdf").wait(WAIT_S)
+    tally = printing.Tally()
+    tally.add(done, [page(1, Verdict.REVIEW)])
+    tally.end(done)
+    tally.close("--batch ward-7")
+    assert capsys.readouterr().err == (
+        "pecia: 1 document, 1 page read: 1 needs a review (1 review). Next: `pecia review --batch ward-7`.\n"
+    )

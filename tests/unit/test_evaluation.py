@@ -186,7 +186,7 @@ def test_a_folder_without_a_truth_is_refused(tmp_path: Path) -> None:
     (tmp_path / "scan.png").write_bytes(PICTURE)
     ran = run_pecia("eval", tmp_path)
     assert ran.returncode == 2
-    assert "has a truth beside it" in ran.stderr
+    assert "has a truth beside it: write NAME.txt" in ran.stderr
 
 
 def test_two_runs_stand_side_by_side_where_they_differ(lay: Callable[..., list[Exhibit]]) -> None:

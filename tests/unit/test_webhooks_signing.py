@@ -164,7 +164,10 @@ def test_a_library_refuses_what_was_changed_or_signed_by_another_secret_or_long_
 
 def test_a_listener_that_cannot_listen_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        for secret, said in ((SECRET, "Address already in use"), ("whsec_%%%", "is invalid")):
+        for secret, said in (
+            (SECRET, "Address already in use: choose another by --port"),
+            ("whsec_%%%", "is invalid"),
+        ):
             port = str(taken.getsockname()[1])
             ran = run_pecia("webhook", "listen", "--port", port, "--secret", secret)
             assert (ran.returncode, said in ran.stderr, "fault" in ran.stderr) == (4, True, False)

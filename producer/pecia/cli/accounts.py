@@ -203,7 +203,8 @@ def purge(
 
 def _sum(found: Sequence[Erasure]) -> str:
     results, deliveries = (sum(getattr(one, name) for one in found) for name in ("results", "deliveries"))
-    return f"{len(found):,} jobs with {results:,} results and {deliveries:,} callbacks"
+    held = f"{output.counted(results, 'result')} and {output.counted(deliveries, 'callback')}"
+    return f"{output.counted(len(found), 'job')} with {held}"
 
 
 def audit(

@@ -315,11 +315,11 @@ def _report(tally: Tally, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         output.json_line(asdict(tally))
     elif dry_run:
-        typer.echo(f"{tally.documents:,} documents, {tally.bytes:,} bytes.")
+        typer.echo(f"{output.counted(tally.documents, 'document')}, {tally.bytes:,} bytes.")
     else:
         typer.echo(
-            f"{tally.documents:,} documents: {tally.new:,} handed over, {tally.known:,} handed over before, "
-            f"{tally.refused:,} refused."
+            f"{output.counted(tally.documents, 'document')}: {tally.new:,} submitted, "
+            f"{tally.known:,} submitted before, {tally.refused:,} refused."
         )
         if tally.over:
             over = ", ".join(f"{count:,} {state.value}" for state, count in sorted(tally.over.items()))

@@ -78,10 +78,13 @@ def certify(
         )
         if left := sum(not page.checked for page in drawn):
             endings.complain(
-                f"{left:,} of the drawn pages are not checked completely yet: "
+                f"{output.counted(left, 'drawn page')} not checked completely yet: "
                 f"`pecia review --sample {sample} --seed {seed}` shows them."
             )
             raise typer.Exit(Ending.FAILED)
+        if not drawn:
+            endings.complain("no page is checked completely yet: check some with `w` in `pecia review`.")
+            return
         for page in drawn:
             of_type = pages.setdefault(page.document_type or _UNNAMED, [])
             of_type.append(values_of(*connections.reviews.look(page.job_id, page.number)))

@@ -72,6 +72,7 @@ def after(error: Exception) -> int:
     if isinstance(error, TyperException):
         context: Any = getattr(error, "ctx", None)
         command, said = context.command_path if context else "pecia", error.format_message()
+        said = said.replace("Value error, ", "", 1)  # typer's, of a word that is no choice
         complain(f"{said.rstrip('.?')}{'?' if said.endswith('?') else '.'} See `{command} --help`.")
         return error.exit_code
     if isinstance(error, PeciaError):

@@ -114,7 +114,11 @@ def _exhibits(folder: Path) -> list[Exhibit]:
     except TruthError as error:
         raise BadParameter(str(error), param_hint="DIR") from None
     if not shown:
-        raise BadParameter(f"nothing in '{folder}' has a truth beside it", param_hint="DIR")
+        raise BadParameter(
+            f"nothing in '{folder}' has a truth beside it: write NAME.txt or NAME.json beside each file "
+            "(docs/evaluation.md)",
+            param_hint="DIR",
+        )
     return shown
 
 

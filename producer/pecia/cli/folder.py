@@ -370,7 +370,9 @@ def _run(watch: Watch | BucketWatch, looks: Iterator[bool], *, polls: bool, once
         if once and not watch.is_busy:
             return
     if count := len(watch.open_entries()):
-        endings.complain(f"{count:,} documents have not ended: the next start saves their results.")
+        endings.complain(
+            f"{output.counted(count, 'document')} not ended yet: the next start saves the results."
+        )
 
 
 def _trouble(error: Exception) -> str:

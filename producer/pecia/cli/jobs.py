@@ -148,7 +148,7 @@ def cancel(
             if as_json:
                 _show(group.refresh(), as_json=True)
             else:
-                typer.echo(f"{ended:,} jobs cancelled.")
+                typer.echo(f"{output.counted(ended, 'job')} cancelled.")
             return
         for job in group:
             ended = job.cancel(reason=reason)

@@ -96,6 +96,11 @@ _LABEL = 32
 """Longest label in a table. Of longer ones the end is shown, which distinguishes files of a folder."""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which takes an s in the plural."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def when(moment: datetime) -> str:
     """Return a time as local date and time."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"

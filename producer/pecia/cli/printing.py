@@ -11,7 +11,7 @@ import typer
 from pecia import bundles
 from pecia.cli import endings
 from pecia.cli.endings import Ending
-from pecia.cli.output import failure_json, fitting, for_terminal, json_line, name_of
+from pecia.cli.output import counted, failure_json, fitting, for_terminal, json_line, name_of
 from pecia.errors import JobError, JobTimeoutError
 from pecia.job import AnyJob
 from pecia.waiting import Deadline
@@ -84,7 +84,7 @@ class Tally:
         if self.documents == 1 and not (seen or self.failed or self.unfinished):
             return
         by_reason = ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.most_common())
-        said = [f"{seen:,} need a review ({by_reason})"] if seen else []
+        said = [f"{seen:,} need{'s' if seen == 1 else ''} a review ({by_reason})"] if seen else []
         said += [f"{self.failed:,} failed"] if self.failed else []
         said += [f"{self.unfinished:,} not finished"] if self.unfinished else []
         is_batch = which.startswith("--")
@@ -94,8 +94,8 @@ class Tally:
         next_ += [
             f"pecia read --language {code}" for reason, code in _UNREAD.items() if reason in self.reasons
         ]
-        documents = f"{self.documents:,} document{'s' if self.documents > 1 else ''}"
-        line = f"{documents}, {self.pages:,} pages read: {', '.join(said) or 'none needs a review'}."
+        read = f"{counted(self.documents, 'document')}, {counted(self.pages, 'page')} read"
+        line = f"{read}: {', '.join(said) or 'none needs a review'}."
         endings.complain(f"{line} Next: `{'`, `'.join(next_)}`." if next_ else line)
 
 
@@ -187,6 +187,8 @@ class Printer:
         if self.as_json:
             json_line(_about(job, name) | {"number": piece.number, "failure": failure_json(piece.failure)})
             return
+        if job.progress.total == 1:
+            return  # the failure of a single page is that of its job, which is printed too
         what, failure = "page" if isinstance(piece, PageFailure) else "segment", piece.failure
         said = f"{name_of(job, name)}, {what} {piece.number}: {failure.code}: {failure.message}"
         typer.echo(said, err=True)

@@ -380,7 +380,7 @@ def _run(
                     typer.echo(job.id)
             raise
         if batch and sys.stderr.isatty():
-            endings.complain(f"batch {batch}, {len(group):,} jobs")
+            endings.complain(f"batch {batch}, {output.counted(len(group), 'job')}")
         accepted = [name for number, name in enumerate(names) if number not in refused]
         ending = Ending.USAGE if refused else Ending.DONE
         if shown.wait:

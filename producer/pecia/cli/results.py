@@ -81,13 +81,16 @@ def export(
         output.json_line(done.model_dump())
     else:
         typer.echo(
-            f"{done.written:,} results written, {done.before:,} written before, {done.empty:,} jobs without a result."
+            f"{output.counted(done.written, 'result')} written, {done.before:,} written before, "
+            f"{output.counted(done.empty, 'job')} without a result."
         )
+    if done.empty:
+        endings.complain("`pecia list` shows why jobs have no result.")
     if done.open:
-        endings.complain(f"{done.open:,} jobs have not ended: repeat the command when they have.")
+        endings.complain(f"{output.counted(done.open, 'job')} not ended yet: repeat the command later.")
     if done.held_back:
         endings.complain(
-            f"{done.held_back:,} documents are held back, as their patient is in conflict: manifest.json of their "
+            f"{output.counted(done.held_back, 'document')} held back, with a patient in conflict: manifest.json of the "
             "bundle names them. Review them and repeat the command, or add --with-conflicts."
         )
     raise typer.Exit(Ending.FAILED if done.open or done.empty or done.held_back else Ending.DONE)

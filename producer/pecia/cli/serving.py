@@ -32,7 +32,9 @@ def gateway() -> None:
     Example: `pecia gateway`
     """
     settings = _settings()
-    with _listener("gateway", settings.gateway_address, settings.gateway_port) as listener:
+    with _listener(
+        "gateway", settings.gateway_address, settings.gateway_port, "PECIA_GATEWAY_PORT"
+    ) as listener:
         app = over_http.make_app(settings, *web_page())
         typer.echo(f"Gateway: http://{settings.gateway_address}:{settings.gateway_port}")
         _serve(app, listener, settings.gateway_connections)
@@ -54,7 +56,7 @@ def review(
 ) -> None:
     """Correct doubtful pages beside their pictures, in a browser on this machine, until SIGTERM or Ctrl-C.
 
-    Open the printed address. It contains a secret: whoever knows it can read and correct results on this machine.
+    Open the printed address. It contains a secret: anyone who knows it can read and correct results on this machine.
 
     Example: `pecia review --since 7d`
     """
@@ -70,7 +72,7 @@ def review(
         raise BadParameter(
             "use 127.0.0.1 or ::1: anyone who can open the address can read results", param_hint="--host"
         )
-    with _listener("review", str(address), port) as listener:
+    with _listener("review", str(address), port, "--port") as listener:
         app = over_http.make_app(settings, review_of(work, token))
         shown = f"[{host}]" if ":" in host else host
         typer.echo(f"Review: http://{shown}:{listener.getsockname()[1]}/review/{token}/")
@@ -82,12 +84,15 @@ def _settings() -> GatewayConfiguration:
     return cast("GatewayConfiguration", resolve(read(GatewayConfiguration)))
 
 
-def _listener(what: str, host: str, port: int) -> socket.socket:
+def _listener(what: str, host: str, port: int, chosen_by: str) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        endings.complain(f"the {what} cannot listen on {host}, port {port}: {error.strerror}.")
+        reason, *_ = str(error.strerror).split(" (while")  # the standard library repeats the address there
+        endings.complain(
+            f"the {what} cannot listen on {host}, port {port}: {reason}: choose another by {chosen_by}."
+        )
         raise typer.Exit(Ending.UNAVAILABLE) from None
 
 

@@ -205,7 +205,10 @@ class Jobs(Filter):
         which = self.which()
         if state:
             which.setdefault("state", state)
-        return client.group(list(client.jobs(**which, page_size=500))[::-1])
+        group = client.group(list(client.jobs(**which, page_size=500))[::-1])
+        if not group:
+            endings.complain("no job matches.")
+        return group
 
     @property
     def words(self) -> str:

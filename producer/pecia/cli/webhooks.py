@@ -295,7 +295,7 @@ def listen(
     try:
         made = Listener(host, port, secret, partial(_show_notice, as_json=as_json))
     except OSError as error:
-        endings.complain(f"cannot listen on {host}, port {port}: {error.strerror}.")
+        endings.complain(f"cannot listen on {host}, port {port}: {error.strerror}: choose another by --port.")
         raise typer.Exit(Ending.UNAVAILABLE) from None
     with made as listener:
         typer.echo(f"Listening on {listener.url}", err=True)

@@ -89,7 +89,9 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
         app.include_router(router, prefix=problems.OPENAI, tags=["openai"], responses=_OPENAI_ERRORS)
     if find_spec("mcp"):
         app.router.routes.append(Route(_TOOLS, _Tools()))
-    app.add_api_route("/healthz", healthy, tags=["gateway"], responses={})
+    app.add_api_route(
+        "/healthz", healthy, summary="Check that the gateway runs", tags=["gateway"], responses={}
+    )
     app.router.routes += (*reference(), *more)
     for kind in (PeciaError, HTTPException, RequestValidationError, ClientDisconnect, Exception):
         app.add_exception_handler(kind, problems.answer)
@@ -124,6 +126,9 @@ def _described(app: FastAPI) -> dict[str, Any]:
         schemas |= more["$defs"]  # FastAPI's own drop nulls of examples
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
+        for operation in (one for path in described["paths"].values() for one in path.values()):
+            if operation["summary"].istitle():  # FastAPI's, made of the function's name
+                operation["summary"] = operation["summary"].capitalize()
         app.openapi_schema = described
     return app.openapi_schema
 

@@ -323,7 +323,7 @@ async def look_at_usage(bearer: Reader, job_id: UUID) -> UsageFigures:
     return await (await bearer.client.job(job_id)).usage()
 
 
-@router.get("/jobs/{job_id}/lacks", responses=documented(404))
+@router.get("/jobs/{job_id}/lacks", summary="Show what no worker can do", responses=documented(404))
 async def look_at_lacks(bearer: Reader, job_id: UUID) -> list[Lack]:
     """Get what a job needs and no running worker can do; empty if the job only waits for its turn."""
     job = await bearer.client.job(job_id)

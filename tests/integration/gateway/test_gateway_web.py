@@ -1,5 +1,6 @@
 """The web page's sign-in: the cookie opens what the key opens, for that page alone."""
 
+import socket
 from uuid import UUID
 
 import httpx2
@@ -8,6 +9,7 @@ import pytest
 from pecia import Client, ReadDocument
 from pecia.accounts import Scope
 from pecia.gateway.identity import COOKIE
+from tests.shared.command import run_pecia
 from tests.shared.gateways import Gateway
 
 
@@ -74,3 +76,18 @@ def test_the_desk_is_the_tenants_own(gateway: Gateway) -> None:
     body = {"revision": 0, "accepted": [], "checked": True}
     place = f"/desk/{job}/api/pages/{job}/1"
     assert other.post(place, json=body, headers={"Origin": gateway.url}).status_code == 404
+
+
+def test_a_gateway_without_a_free_port_names_the_setting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        stores = {
+            "PECIA_DATABASE_URL": "postgresql://h/d",
+            "PECIA_REDIS_URL": "redis://h",
+            "PECIA_PAYLOAD_URL": "p",
+        }
+        ran = run_pecia("gateway", env=stores | {"PECIA_GATEWAY_PORT": port})
+    assert ran.returncode == 4
+    assert ran.stderr.endswith(
+        f"port {port}: Address already in use: choose another by PECIA_GATEWAY_PORT.\n"
+    )

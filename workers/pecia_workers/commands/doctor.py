@@ -246,15 +246,16 @@ def _look_at_decoders() -> Finding:
         places = ", ".join(template.run(readable_places))
     finally:
         template.stop()
-    confined = "confined: no network, no other process, no file but code and fonts, to be read in"
+    confined = "confined: no network, no other process; can read only code and fonts, in"
     return Finding(subject="decoders", ok=True, detail=f"{confined} {places}")
 
 
 def _look_at_fonts() -> Finding:
     """Report scripts without fonts, which some PDFs need; no failure, as text layers are read anyway."""
-    detail = "for Chinese, Japanese and Korean in PDFs that bring none"
+    detail = "for Chinese, Japanese and Korean in PDFs without embedded fonts"
     if missing := " or ".join(scripts_without_a_font()):
-        detail = f"none for {missing}: PDFs that bring none draw blank; install some, such as fonts-noto-cjk"
+        blank = "text of PDFs without embedded fonts is blank; install fonts, such as fonts-noto-cjk"
+        detail = f"none for {missing}: {blank}"
     return Finding(subject="fonts", ok=True, detail=detail)
 
 

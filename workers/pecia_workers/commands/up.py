@@ -84,7 +84,9 @@ def up(
             if not stopping.is_set():
                 console.print(_screen(fleet))
                 if console.is_terminal and (link := web_link(fleet)):
-                    console.print(Text(f"Web page {link}", style=f"link {link}"), soft_wrap=True)
+                    console.print(
+                        Text(f"Web page, signed in for a day: {link}", style=f"link {link}"), soft_wrap=True
+                    )
             _watch(fleet, stopping, console)
             console.print("Stopping: workers finish what they have begun …")
     except EmbeddedError as error:
@@ -105,7 +107,7 @@ def _screen(fleet: LocalFleet) -> Table:
     if flower := fleet.flower:
         screen.add_row(Text(f"Flower   {flower.url}  {flower.login}"))
     if fleet.gateway:
-        screen.add_row(f"Web page {fleet.gateway}/  pecia access create makes keys for it")
+        screen.add_row(f"Web page {fleet.gateway}/  make a key: pecia access create NAME --tenant NAME")
     if port := fleet.settings.webhook_listener:
         screen.add_row(f"Callbacks reach http://127.0.0.1:{port}/ too: pecia webhook listen")
     for line in (

@@ -128,7 +128,8 @@ def plan_engine(
         why = best.captions_because if captions else best.reads_because
     else:
         raise EngineUnavailableError(
-            "No model is recommended for the CPU, where PECIA_ENGINE=cpu reads. Name one to plan with: --model."
+            "No model is recommended for the CPU, where PECIA_ENGINE=cpu reads. "
+            "Name a GPU (--gpu l4) or a model (--model)."
         )
     chosen = merged(settings, profile, memory_bytes, captions=captions)
     model, card = known_model(chosen.model), card_of(chosen.model, settings.card)

@@ -217,7 +217,7 @@ WORKERS = _fleet("pecia_workers_on_duty", "Processes heard of lately.", ["role"]
 MEASURED = _fleet("pecia_measured_timestamp_seconds", "When upkeep looked all this up, since the epoch.")
 
 GPU_USE = _gpu("pecia_gpu_utilization_ratio", "Share of time in which the GPU computed.", ["gpu"])
-GPU_MEMORY_USED = _gpu("pecia_gpu_memory_used_bytes", "Memory in use, by anybody.", ["gpu"])
+GPU_MEMORY_USED = _gpu("pecia_gpu_memory_used_bytes", "Memory in use, by all processes.", ["gpu"])
 GPU_MEMORY = _gpu("pecia_gpu_memory_bytes", "Memory that it has.", ["gpu"])
 
 

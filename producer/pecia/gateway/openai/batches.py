@@ -100,7 +100,7 @@ async def list_batches(
     return page(bodies, limit)
 
 
-@router.get("/batches/{batch_id}")
+@router.get("/batches/{batch_id}", summary="Look at batch")
 async def look_at_openai_batch(bearer: Reader, batch_id: str, request: Request) -> dict[str, Any]:
     """Get the state of a batch."""
     return await _batch_body(bearer, meant(_BATCH_ID, batch_id, "batch"), request)

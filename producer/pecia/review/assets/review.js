@@ -2,7 +2,7 @@
 const WORDS = {
   en: {
     pages: "Pages", picture: "Picture of the page", text: "Text", doubt: "Doubt", doubts: "All doubts of the page",
-    help: "Help", close: "Close", result: "The result has", witness: "Also read", correction: "Correction",
+    home: "All jobs", loading: "Loading the picture …", help: "Help", close: "Close", result: "The result has", witness: "Also read", correction: "Correction",
     save: "Save (Enter)", previous: "Previous (k)", following: "Next doubt (j)", accept: "Confirm (a)",
     whole: "Page checked (w)", page: "Next page (n)", zoom: "Zoom (z)",
     none: "Nothing is left to review.", settled: "No doubt is left on this page. a: confirm the page; n: next page.",
@@ -22,7 +22,7 @@ const WORDS = {
   },
   ko: {
     pages: "페이지", picture: "페이지 그림", text: "텍스트", doubt: "의심되는 곳", doubts: "이 페이지의 모든 의심",
-    help: "도움말", close: "닫기", result: "결과", witness: "다른 판독", correction: "수정",
+    home: "모든 작업", loading: "그림을 불러오는 중 …", help: "도움말", close: "닫기", result: "결과", witness: "다른 판독", correction: "수정",
     save: "저장 (Enter)", previous: "이전 (k)", following: "다음 의심 (j)", accept: "맞음 (a)",
     whole: "페이지 전체 확인 (w)", page: "다음 페이지 (n)", zoom: "확대 (z)",
     none: "검토할 것이 없습니다.", settled: "이 페이지에 남은 의심이 없습니다. a: 페이지 전체가 맞음, n: 다음 페이지.",
@@ -176,7 +176,7 @@ function show() {
   if (shownPage !== page) showPage();
   const settled = page && !open().length;
   const others = open().length ? `${open().indexOf(chosen) + 1} ${say.of} ${open().length}` : "";
-  $("where").textContent = page ? `${at + 1} ${say.of} ${pages.length} · ${named(pages[at])} · ${page.verdict} · ${say.doubt} ${others || 0}` : isBundle(pages[at]) ? `${at + 1} ${say.of} ${pages.length} · ${named(pages[at])}` : "";
+  $("where").textContent = page ? `${at + 1} ${say.of} ${pages.length} · ${named(pages[at])} · ${page.verdict}${others && ` · ${say.doubt} ${others}`}` : isBundle(pages[at]) ? `${at + 1} ${say.of} ${pages.length} · ${named(pages[at])}` : "";
   $("reason").textContent = chosen ? (chosen.reason ? say[chosen.reason] : say.word) : !pages.length ? say.none : settled ? say.settled : "";
   $("now").textContent = chosen?.now || (chosen?.reason === "uncovered" ? say.nothing : "");
   $("other").textContent = chosen?.other ?? "";
@@ -223,7 +223,7 @@ function showPage() {
   const image = drawn("image", { href: `pictures/${key(pages[at])}`, width: page.width, height: page.height });
   $("picture").ariaBusy = true;
   image.onload = () => { $("picture").ariaBusy = false; };
-  image.onerror = () => tell(say.no_picture);
+  image.onerror = () => { $("picture").ariaBusy = false; tell(say.no_picture); };
   $("sheet").setAttribute("aria-label", `${say.picture} ${page.number}`);
   for (const doubt of page.doubts) if (doubt.target && doubt.box && !boxes.has(doubt.target)) boxes.set(doubt.target, doubt.box);
   $("sheet").replaceChildren(image, ...[...boxes].map(([target, [left, top, right, bottom]]) => {
@@ -349,6 +349,8 @@ document.documentElement.lang = language;
 for (const element of document.querySelectorAll("[data-say]")) element.textContent = say[element.dataset.say];
 for (const element of document.querySelectorAll("[data-label]")) element.setAttribute("aria-label", say[element.dataset.label]);
 $("keys").append(...Object.entries(say.keys).flatMap(([name, what]) => [made("dt", { textContent: name }), made("dd", { textContent: what })]));
+$("picture").dataset.busy = say.loading;
+$("home").hidden = !location.pathname.startsWith("/desk/"); // part of the gateway's page, not of `pecia review`
 act(async () => {
   pages = await ask("");
   const asked = new URLSearchParams(location.search);

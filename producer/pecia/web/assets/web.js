@@ -1,7 +1,7 @@
 // The gateway's page. What the server sends is only ever set as text.
 const WORDS = {
   en: {
-    sign_in: "Sign in", sign_out: "Sign out", key: "Key", key_hint: "A key comes from `pecia access create`. It stays in this browser until you sign out.",
+    sign_in: "Sign in", sign_out: "Sign out", key: "Key", key_hint: "The operator of this gateway makes keys with “pecia access create”. The key stays in this browser until you sign out.",
     send: "Read documents", drop: "Drop files or a folder here, or choose:", files: "Choose files", folder: "Choose a folder", sending: "Sending",
     lane: "Priority", kind: "Kind", document_type: "Document", language: "Language", batch: "Batch name", fields: "Fields", preset: "Preset",
     schema: "JSON schema of the fields", jobs: "Jobs", state: "State", in_batch: "Only of batch", document: "Document", pages: "Pages",
@@ -11,7 +11,7 @@ const WORDS = {
     usage: "Usage", since: "Since", by: "By", group: "Group", segments: "Segments", tokens: "Tokens", engine_time: "Engine seconds", total: "total",
     keys: "Keys", name: "Name", may: "Permissions", days: "Valid for days", make_key: "Make a key", made: "The new key: copy it now, it is not shown again",
     ends: "Ends", revoke: "Revoke", revoked: "revoked", never: "never", before: "Previous page", after: "Next page", close: "Close", page: "Page",
-    no_picture: "No picture of this page", text: "Text", table: "Table", attached: "Attached files that were not read", no_page: "There is no other page.", nobatch: "No batches yet.",
+    loading: "Loading the picture …", no_picture: "No picture of this page", text: "Text", table: "Table", attached: "Attached files that were not read", no_page: "There is no other page.", nobatch: "No batches yet.",
     scopes: { submit: "submit", read: "read", review: "review", admin: "administer" },
     sinces: { P1D: "one day", P7D: "7 days", P30D: "30 days", P365D: "a year" },
     groups: { kind: "kind", lane: "priority", engine: "engine", document_type: "document" },
@@ -22,7 +22,7 @@ const WORDS = {
     lanes: { urgent: "urgent", normal: "normal", bulk: "bulk" },
   },
   ko: {
-    sign_in: "로그인", sign_out: "로그아웃", key: "키", key_hint: "키는 `pecia access create`로 만듭니다. 로그아웃할 때까지 이 브라우저에 남습니다.",
+    sign_in: "로그인", sign_out: "로그아웃", key: "키", key_hint: "키는 이 게이트웨이의 운영자가 “pecia access create”로 만듭니다. 로그아웃할 때까지 이 브라우저에 남습니다.",
     send: "문서 읽기", drop: "파일이나 폴더를 여기에 놓거나 선택하십시오:", files: "파일 선택", folder: "폴더 선택", sending: "전송 중",
     lane: "우선순위", kind: "종류", document_type: "문서", language: "언어", batch: "배치 이름", fields: "필드", preset: "사전 설정",
     schema: "필드의 JSON 스키마", jobs: "작업", state: "상태", in_batch: "이 배치만", document: "문서", pages: "페이지",
@@ -32,7 +32,7 @@ const WORDS = {
     usage: "사용량", since: "기간", by: "구분", group: "묶음", segments: "구간", tokens: "토큰", engine_time: "엔진 시간(초)", total: "합계",
     keys: "키", name: "이름", may: "권한", days: "유효 일수", make_key: "키 만들기", made: "새 키: 지금 복사하십시오. 다시 표시되지 않습니다",
     ends: "만료", revoke: "폐기", revoked: "폐기됨", never: "없음", before: "이전 페이지", after: "다음 페이지", close: "닫기", page: "페이지",
-    no_picture: "이 페이지의 그림이 없습니다", text: "텍스트", table: "표", attached: "읽지 않은 첨부 파일", no_page: "다른 페이지가 없습니다.", nobatch: "아직 배치가 없습니다.",
+    loading: "그림을 불러오는 중 …", no_picture: "이 페이지의 그림이 없습니다", text: "텍스트", table: "표", attached: "읽지 않은 첨부 파일", no_page: "다른 페이지가 없습니다.", nobatch: "아직 배치가 없습니다.",
     scopes: { submit: "제출", read: "읽기", review: "검토", admin: "관리" },
     sinces: { P1D: "하루", P7D: "7일", P30D: "30일", P365D: "1년" },
     groups: { kind: "종류", lane: "우선순위", engine: "엔진", document_type: "문서" },
@@ -110,6 +110,7 @@ async function see(view) {
     document.querySelector(`[data-view=${id}]`).setAttribute("aria-current", id === view ? "page" : "false");
   }
   clearTimeout(timer);
+  tell("");
   await { jobs: refresh, batches: listBatches, admin: administer }[view]();
 }
 
@@ -291,10 +292,10 @@ function show() {
 
 function rowOf(job) {
   const name = job.label ?? job.id;
-  const { total, done, failed, cancelled } = job.progress;
+  const { total, done, failed, cancelled } = job.progress, open = OPEN.includes(job.state);
   const over = done + failed + cancelled;
-  const pages = made("td", { textContent: total ? `${over} ${say.of} ${total}` : "" });
-  if (total && OPEN.includes(job.state)) pages.append(made("progress", { value: over, max: total, ariaLabel: `${name}: ${over} ${say.of} ${total}` }));
+  const pages = made("td", { textContent: total ? `${open ? over : done} ${say.of} ${total}` : "" });
+  if (total && open) pages.append(made("progress", { value: over, max: total, ariaLabel: `${name}: ${over} ${say.of} ${total}` }));
   if (doubts.get(job.id)) pages.append(made("small", { textContent: `${doubts.get(job.id)} ${say.doubts}` }));
   const state = made("td", {}, made("span", { className: job.state, textContent: say.states[job.state] ?? job.state }));
   if (job.failure) state.append(made("small", { textContent: `${job.failure.code}: ${job.failure.message ?? ""}` }));
@@ -394,6 +395,7 @@ async function look(job, name, number, step = 1) {
   const shown = part.ordinal + 1;
   $("result-title").textContent = `${name} · ${say.page} ${shown}`;
   $("picture").hidden = !may("review");
+  $("beside").ariaBusy = may("review");
   $("picture").alt = `${say.page} ${shown}`;
   if (may("review")) $("picture").src = `/desk/${job.id}/pictures/${job.id}/${shown}`;
   $("content").replaceChildren(...contentOf(part.content));
@@ -418,10 +420,11 @@ async function listBatches(before) {
 
 function batchRow(batch) {
   const { states, parts, done, failed, cancelled } = batch.counts, name = batch.name ?? batch.id;
+  const open = OPEN.some((state) => states[state]), over = done + failed + cancelled;
   const jobsOf = Object.entries(states).map(([state, number]) => `${number} ${say.states[state] ?? state}`).join(" · ");
-  const pages = made("td", { textContent: parts ? `${done + failed + cancelled} ${say.of} ${parts}` : "" });
-  if (parts && OPEN.some((state) => states[state])) {
-    pages.append(made("progress", { value: done + failed + cancelled, max: parts, ariaLabel: `${name}: ${done} ${say.of} ${parts}` }));
+  const pages = made("td", { textContent: parts ? `${open ? over : done} ${say.of} ${parts}` : "" });
+  if (parts && open) {
+    pages.append(made("progress", { value: over, max: parts, ariaLabel: `${name}: ${over} ${say.of} ${parts}` }));
   }
   if (batch.needs_review) pages.append(made("small", { textContent: `${batch.needs_review} ${say.doubts}` }));
   const show = made("button", { type: "button", textContent: say.show, ariaLabel: `${say.show}: ${name}` });
@@ -487,7 +490,9 @@ options("by", Object.entries(say.groups));
 for (const id of ["since", "by"]) $(id).onchange = () => act(administer);
 $("new-key").onsubmit = (event) => { event.preventDefault(); act(makeKey); };
 $("close").onclick = () => $("result").close();
-$("picture").onerror = () => { $("picture").hidden = true; tell(say.no_picture); };
+$("beside").dataset.busy = say.loading;
+$("picture").onload = () => { $("beside").ariaBusy = false; };
+$("picture").onerror = () => { $("beside").ariaBusy = false; $("picture").hidden = true; tell(say.no_picture); };
 for (const name of ["dragover", "dragleave", "drop"]) {
   $("drop").addEventListener(name, (event) => { event.preventDefault(); $("drop").classList.toggle("over", name === "dragover"); });
 }
@@ -495,7 +500,7 @@ $("drop").addEventListener("drop", (event) => {
   const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry()).filter(Boolean);
   act(async () => send((await Promise.all(entries.map(entriesOf))).flat()));
 });
-act(async () => {
+const begin = () => act(async () => {
   const key = location.hash.slice(1);
   if (key) {
     history.replaceState(null, "", "/"); // the key stays in no history
@@ -505,3 +510,5 @@ act(async () => {
   if (answer.status === 204) await enter();
   else leave();
 });
+addEventListener("hashchange", begin); // a link that is opened in the tab of the sign-in form
+begin();
