@@ -62,7 +62,7 @@ class Networks:
 
 
 _loaded: dict[bool, Networks] = {}
-"""Of this process, by whether they are careful."""
+"""Loaded networks of this process, by `careful`."""
 
 
 def load_model(*, careful: bool = True, device: str = "cpu") -> None:
