@@ -1,14 +1,15 @@
 """Measures a GPU machine in one short run: start, restart, throughput, an urgent page, two formats of weights.
 
 A fleet with the product's own choice of sizes reads drawn A4 pages, beside offline `LLM.chat` with the same engine
-arguments. The result of each step is written to the file of --output when the step ends, so that a run that is cut
-off leaves the earlier results. The steps:
+arguments. The result of each measurement is written to the file of --output when it ends, so that a run that is cut
+off leaves the earlier results; a step that fails leaves its error, and the next one runs. The steps, in the order of
+--steps:
 
-- `ready`: seconds until the fleet is ready, servers included;
-- `fleet`: pages/s from submit to committed row;
-- `urgent`: one page alone, and behind many bulk pages, and how many of these were over before it;
-- `restart`: `kill -9` of the engine's core under 64 pages: seconds to the next committed page and to the last;
-- `chat`: `LLM.chat` on the same pages, and its own time until it is ready;
+- `plan`: what `pecia engine plan` expects of this GPU, in pages/s;
+- `chat`: `LLM.chat`, and its own time until it is ready;
+- `fleet`: seconds until a fleet is `ready`, servers included; pages/s from submit to committed row; an `urgent` page
+  alone, and behind many bulk pages, and how many of these were over before it; `restart`: `kill -9` of the engine's
+  core under 64 pages, and seconds to the next committed page and to the last;
 - `other`: `ready` and `fleet` with another format of weights, FP8 at load.
 
 Without --model the model is Qwen2.5-VL-7B in its real sizes, as AWQ, with weights made up by vLLM: they cost what real
@@ -42,6 +43,7 @@ from harness.engines import CHECKPOINTS, READER, checkpoint, drawn_slips, run_si
 from pecia_fleet import DONE_S, fleet_of, read, submit
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
+from pecia_workers.commands.common import planned_engine
 from pecia_workers.engines.models import visible_gpus
 from pecia_workers.media.samples import sample_document
 from pecia_workers.reading.page import instruction_for
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from pecia import Client
     from pecia_workers.local.fleet import LocalFleet
 
+_STEPS = ("plan", "chat", "fleet", "other")
 WARM_UP = 8
 ALONE = 3
 SEED = 20261130
@@ -91,6 +94,7 @@ def main() -> None:
     made.add_argument("--output", type=Path, required=True)
     made.add_argument("--model", help="a checkpoint's directory instead")
     made.add_argument("--other", type=json.loads, help="settings of the worker for the last step, as JSON")
+    made.add_argument("--steps", nargs="+", choices=_STEPS, default=[*_STEPS])
     made.add_argument("--reader", action="store_true", help="the small model that reads, without a GPU")
     made.add_argument("--pages", type=int, default=320)
     made.add_argument("--behind", type=int, default=200, help="bulk pages before the urgent one")
@@ -101,27 +105,55 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pecia-bench-") as scratch:
         directory = Path(scratch)
         directory.chmod(0o711)  # root's Postgres runs as another account
-        for step, found in _steps(arguments, directory):
-            figures[step] = found
-            arguments.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-            print(step, json.dumps(found), flush=True)
+        drawn = list((_slips if arguments.reader else _documents)(directory, arguments))
+        for step in arguments.steps:
+            for name, found in _measured(step, arguments, directory, drawn):
+                figures[name] = found
+                arguments.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+                print(name, json.dumps(found), flush=True)
 
 
-def _steps(arguments: argparse.Namespace, directory: Path) -> Iterator[tuple[str, Any]]:
-    drawn = list((_slips if arguments.reader else _documents)(directory, arguments))
+def _measured(
+    step: str, arguments: argparse.Namespace, directory: Path, drawn: list[str]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the figures of a step by name, its error last if it fails."""
     job, other = _jobs(arguments, directory, drawn)
-    rest = drawn[WARM_UP + arguments.pages :]
+    try:
+        if step == "plan":
+            yield step, _plan(job)
+        elif step == "chat":
+            yield step, _figures(run_side("offline_chat.py", job, directory))
+        elif step == "fleet":
+            yield from _fleet(job, directory / step, arguments.behind, drawn[WARM_UP + arguments.pages :])
+        else:
+            yield from _other(other, directory / step)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the next step can still be measured
+        yield f"{step} failed", repr(error)
+
+
+def _plan(job: Job) -> dict[str, Any]:
+    plan = planned_engine(job.settings, "")
+    return {
+        "at_a_time": plan.pages_at_a_time,
+        "pages_per_s": {pace.pages: round(pace.pages_per_s, 2) for pace in plan.paces},
+        "formats": {each.format: each.pace and round(each.pace.pages_per_s, 2) for each in plan.formats},
+    }
+
+
+def _fleet(job: Job, home: Path, behind: int, others: list[str]) -> Iterator[tuple[str, Any]]:
     started = time.monotonic()
-    with fleet_of(job, directory / "fleet") as (fleet, client):
+    with fleet_of(job, home) as (fleet, client):
         yield "ready", {"s": _since(started)}
         yield "fleet", _figures(read(client, job))
-        yield "urgent", _urgent(client, job, rest[: arguments.behind + ALONE + 1])
-        yield "restart", _restart(fleet, client, job, rest[arguments.behind + ALONE + 1 :])
-    yield "chat", _figures(run_side("offline_chat.py", job, directory))
+        yield "urgent", _urgent(client, job, others[: behind + ALONE + 1])
+        yield "restart", _restart(fleet, client, job, others[behind + ALONE + 1 :])
+
+
+def _other(job: Job, home: Path) -> Iterator[tuple[str, Any]]:
     started = time.monotonic()
-    with fleet_of(other, directory / "other") as (_, client):
+    with fleet_of(job, home) as (_, client):
         yield "other ready", {"s": _since(started)}
-        yield "other", _figures(read(client, other))
+        yield "other", _figures(read(client, job))
 
 
 def _jobs(arguments: argparse.Namespace, directory: Path, drawn: list[str]) -> tuple[Job, Job]:

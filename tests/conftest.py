@@ -5,18 +5,15 @@ import inspect
 import os
 import shutil
 import signal
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from pecia_workers.local.home import ScratchDirectory
 from tests.shared.korean import NothingThereError, absent, korean_tessdata
-from tests.shared.limits import WAIT_S
 
 pytest_plugins = ["tests.shared.left_out"]
 
@@ -93,21 +90,3 @@ def payload_url(tmp_path: Path) -> str:
     path = tmp_path / "payloads"
     path.mkdir()
     return str(path)
-
-
-@pytest.fixture(scope="session")
-def eventually() -> Callable[..., Any]:
-    """Waits until a predicate returns something true, and returns it; fails with a sentence after `timeout` seconds."""
-    return _eventually
-
-
-def _eventually(
-    predicate: Callable[[], Any], timeout: float = WAIT_S, interval: float = 0.02, *, what: str = ""
-) -> Any:
-    deadline = time.monotonic() + timeout
-    while not (outcome := predicate()):
-        if time.monotonic() > deadline:
-            subject = what or f"`{getattr(predicate, '__qualname__', predicate)}`"
-            pytest.fail(f"{subject} did not come true within {timeout:g} s; it was {outcome!r} at last.")
-        time.sleep(interval)
-    return outcome

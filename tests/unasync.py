@@ -17,7 +17,7 @@ from tokenize import TokenInfo
 _ROOT = Path(__file__).parents[1]
 _CLIENT = Path("producer/pecia")
 _GENERATED = {name: name for name in ("admin", "client", "connections", "job")} | {
-    "remote": "remote/connections",
+    "remote": "remote/connections"
 }
 """Modules of `aio/`, and what is made of each."""
 _NAMES = {"AsyncGenerator": "Iterator", "aclosing": "closing", "aclose": "close"}

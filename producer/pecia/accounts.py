@@ -321,39 +321,19 @@ class AccessKeys(Statements[D_co]):
     """All keys: operators make them, the gateway looks them up."""
 
     @unrepeatable
-    def add(
-        self,
-        connection: Connection,
-        *,
-        tenant: str,
-        name: str,
-        scopes: Collection[Scope],
-        lanes: Collection[Lane],
-        pages_per_day: int | None,
-        pages_in_flight: int | None,
-        expires_at: datetime | None,
-    ) -> tuple[AccessKey, str]:
-        """Make a key. Return it with its text for the user, which only this call returns.
+    def add(self, connection: Connection, /, **rights: Any) -> tuple[AccessKey, str]:
+        """Make a key with these fields of `AccessKey`. Return it with its text for the user, as nothing else does.
 
         Raises `InvalidOptionError` for an invalid name.
         """
-        for text, what in ((tenant, "tenant"), (name, "key")):
+        for text, what in ((rights["tenant"], "tenant"), (rights["name"], "key")):
             if not _NAME.fullmatch(text):
                 raise InvalidOptionError(
                     f"The name of a {what} must have 1 to {storable.TENANT} of a-z, 0-9, '.', '_' and '-', "
                     "a letter or digit first."
                 )
         drawn, secret = _drawn()
-        row: dict[str, Any] = {
-            **drawn,
-            "tenant": tenant,
-            "name": name,
-            "scopes": list(scopes),
-            "lanes": list(lanes),
-            "pages_per_day": pages_per_day,
-            "pages_in_flight": pages_in_flight,
-            "expires_at": expires_at,
-        }
+        row = {**drawn, **rights, "scopes": list(rights["scopes"]), "lanes": list(rights["lanes"])}
         created_at = connection.execute(_ADD, row).scalar()
         return AccessKey(**row, created_at=created_at, revoked_at=None), secret
 

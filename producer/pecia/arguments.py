@@ -79,9 +79,7 @@ def selection(
 ) -> Selection:
     """Return the selection of jobs for a purge. Raises `InvalidOptionError` if no argument selects any."""
     chosen = Selection(
-        job_ids=job_ids,
-        before=past(before, "before"),
-        metadata=checked_metadata(metadata or {}),
+        job_ids=job_ids, before=past(before, "before"), metadata=checked_metadata(metadata or {})
     )
     if chosen.job_ids is None and chosen.before is None and not chosen.metadata:
         raise InvalidOptionError("Name what to purge: jobs, before or metadata.")

@@ -26,15 +26,7 @@ from pecia_schemas.bundles import Split
 from pecia_schemas.encryption import DecryptionError, Keyring, unseal_label
 from pecia_schemas.events import Progress
 from pecia_schemas.failures import Failure, FailureCode
-from pecia_schemas.results import (
-    Captions,
-    Document,
-    Page,
-    PageFailure,
-    Segment,
-    SegmentFailure,
-    Summary,
-)
+from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment, SegmentFailure, Summary
 from pecia_schemas.states import AWAITED, JobState, Lane
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from redis.retry import Retry
 from pecia_workers.media.samples import write_exhibits
 from tests.shared.collector import Collector, collecting
 from tests.shared.compose_stack import COMPOSE, fleet_services
-from tests.shared.fixture_types import Draw, Eventually
+from tests.shared.fixture_types import Draw
+from tests.shared.limits import eventually
 from tests.shared.running_stack import (
     IMAGES,
     WORKERS,
@@ -44,7 +46,7 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def up(session_directory: Path, collector: Collector, eventually: Eventually) -> Iterator[RunningStack]:
+def up(session_directory: Path, collector: Collector) -> Iterator[RunningStack]:
     """The stack after `docker compose up --wait`."""
     running = RunningStack.prepare(session_directory / "compose", collector)
     ours = fleet_services({"services": running.services})
@@ -79,19 +81,19 @@ def redis_admits(running: RunningStack, user: str, password: str) -> bool:
             return False
 
 
-def test_every_worker_comes_to_take_work(up: RunningStack, eventually: Eventually) -> None:
+def test_every_worker_comes_to_take_work(up: RunningStack) -> None:
+    def is_ready(name: str) -> bool:
+        return httpx2.get(f"http://127.0.0.1:{up.ports[name]}/readyz").status_code == 200
+
     for name in WORKERS:
-        page = f"http://127.0.0.1:{up.ports[name]}/readyz"
-        eventually(
-            lambda page=page: httpx2.get(page).status_code == 200, interval=0.2, what=f"Readiness of {name}"
-        )
+        eventually(partial(is_ready, name), interval=0.2, what=f"Readiness of {name}")
 
 
 def test_doctor_finds_everybody_on_duty(up: RunningStack) -> None:
     assert "ok" in up.pecia("upkeep", "doctor")  # which fails where somebody is missing
 
 
-def test_a_document_goes_through_and_is_seen(up: RunningStack, drawn: Draw, eventually: Eventually) -> None:
+def test_a_document_goes_through_and_is_seen(up: RunningStack, drawn: Draw) -> None:
     assert WORD in up.pecia("client", "read", "-", "--wait", given=drawn(WORD))
 
     flower = f"http://127.0.0.1:{up.ports['flower']}"
@@ -116,7 +118,7 @@ def test_the_documents_of_the_demo_are_read(up: RunningStack, tmp_path: Path) ->
             assert exhibit.accuracy(read) >= exhibit.least, exhibit.title
 
 
-def test_every_process_of_a_job_tells_the_collector(collector: Collector, eventually: Eventually) -> None:
+def test_every_process_of_a_job_tells_the_collector(collector: Collector) -> None:
     def services() -> set[str]:
         jobs = {span.trace for span in collector.named("submit")}
         return {span.service for span in collector.spans if span.trace in jobs}
@@ -125,7 +127,7 @@ def test_every_process_of_a_job_tells_the_collector(collector: Collector, eventu
 
 
 def test_what_is_handed_over_while_the_engine_is_down_is_read_when_it_is_up(
-    up: RunningStack, drawn: Draw, eventually: Eventually
+    up: RunningStack, drawn: Draw
 ) -> None:
     up.processes["engine"].kill()
     told = up.pecia("client", "read", "-", given=drawn("Marrowby"))
@@ -136,7 +138,7 @@ def test_what_is_handed_over_while_the_engine_is_down_is_read_when_it_is_up(
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
-def test_prometheus_reaches_every_worker_and_has_the_alerts(up: RunningStack, eventually: Eventually) -> None:
+def test_prometheus_reaches_every_worker_and_has_the_alerts(up: RunningStack) -> None:
     start_prometheus_of(up)
     eventually(lambda: up.is_healthy("prometheus"), interval=0.5, what="The health of Prometheus")
     api = f"http://127.0.0.1:{up.ports['prometheus']}/api/v1"
@@ -208,7 +210,7 @@ def test_no_log_tells_a_secret_or_a_word_that_was_read(up: RunningStack) -> None
 
 
 @pytest.mark.skipif(bool(IMAGES), reason="buildah kills its process where Docker passes SIGTERM on")
-def test_every_process_ends_by_itself(up: RunningStack, eventually: Eventually) -> None:
+def test_every_process_ends_by_itself(up: RunningStack) -> None:
     ending = {name: up.processes.pop(name) for name in LONG_RUNNING}
     for process in ending.values():
         process.ask_to_stop()

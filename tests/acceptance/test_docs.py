@@ -24,10 +24,10 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.media.samples import sample_document, write_exhibits
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import ran
-from tests.shared.fixture_types import Eventually, RunFleet
+from tests.shared.fixture_types import RunFleet
 from tests.shared.hand_made_pdfs import text_pdf
 from tests.shared.http_doubles import free_port, listens
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.pictures import note
 from tests.shared.snippets import GAP, ROOT, agrees, blocks, commands, fenced
 
@@ -192,7 +192,7 @@ def test_the_examples_tell_texts_and_failures(desk: Desk, example: str) -> None:
     assert "damaged.png: damaged: " in printed
 
 
-def test_the_examples_receiver_is_called_back_and_believes_it(desk: Desk, eventually: Eventually) -> None:
+def test_the_examples_receiver_is_called_back_and_believes_it(desk: Desk) -> None:
     program = (ROOT / "examples" / "receive_callbacks.py").read_text()
     (written,) = set(re.findall(r"\b8\d{3}\b", program))
     port = free_port()
@@ -224,7 +224,7 @@ def test_the_examples_receiver_is_called_back_and_believes_it(desk: Desk, eventu
     ids=["fastapi", "django"],
 )
 def test_an_application_stores_the_text_of_a_verified_callback_once(
-    desk: Desk, eventually: Eventually, command: tuple[str, ...]
+    desk: Desk, command: tuple[str, ...]
 ) -> None:
     port, client = free_port(), desk.fleet.client
     draw_papers(desk.directory)

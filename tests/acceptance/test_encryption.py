@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field, SecretStr
 from pecia import Client, ClientSettings, Job, ReadDocument
 from pecia_schemas.encryption import new_key
 from tests.shared.command import run_pecia
-from tests.shared.fixture_types import Draw, Eventually, RunFleet
-from tests.shared.limits import WAIT_S
+from tests.shared.fixture_types import Draw, RunFleet
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.tables import texts_of_tables
 
 pytestmark = pytest.mark.gate
@@ -92,7 +92,7 @@ def jobs(sealed: SealedFleet, tmp_path_factory: pytest.TempPathFactory, drawn: D
 
 
 def test_documents_are_read_as_ever_and_neither_dump_store_nor_log_tells_of_them(
-    sealed: SealedFleet, jobs: list[Job[Any]], eventually: Eventually
+    sealed: SealedFleet, jobs: list[Job[Any]]
 ) -> None:
     assert [PRINTED in page.text for job in jobs[:2] for page in job.result(timeout=0).pages] == [True] * 3
     assert jobs[2].failure is not None
@@ -130,7 +130,7 @@ def test_the_command_reads_with_the_key_alone_and_tells_what_is_under_which(
     assert json.loads(examined.stdout.splitlines()[0])["detail"].endswith("encrypted under the key new")
 
 
-def test_no_decrypted_copy_is_kept(sealed: SealedFleet, jobs: list[Job[Any]], eventually: Eventually) -> None:
+def test_no_decrypted_copy_is_kept(sealed: SealedFleet, jobs: list[Job[Any]]) -> None:
     def files() -> set[str]:
         return {path.name for path in sealed.spool.rglob("*") if path.is_file()}
 

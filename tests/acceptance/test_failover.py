@@ -14,8 +14,8 @@ from pecia_schemas.results import Document
 from pecia_schemas.states import JobState
 from pecia_workers.local.servers import start_postgres
 from tests.shared.failover import Standby, redis_pair
-from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
-from tests.shared.limits import WAIT_S
+from tests.shared.fixture_types import Draw, Make, RunFleet
+from tests.shared.limits import WAIT_S, eventually
 from tests.soak.surroundings import Proxy
 
 pytestmark = pytest.mark.gate
@@ -32,7 +32,7 @@ def submit(fleet: Any, drawn: Draw, **options: Any) -> JobGroup[Document]:
     return group
 
 
-def await_some(jobs: JobGroup[Document], eventually: Eventually) -> None:
+def await_some(jobs: JobGroup[Document]) -> None:
     eventually(lambda: sum(job.refresh().done for job in jobs) >= PAGES // 4, what="some pages")
 
 
@@ -56,7 +56,7 @@ def expect_few_lines(fleet: Any) -> None:
 
 
 def test_another_redis_with_the_data_without_it_and_the_first_one_again(
-    short_path: Path, run_fleet: RunFleet, drawn: Draw, eventually: Eventually
+    short_path: Path, run_fleet: RunFleet, drawn: Draw
 ) -> None:
     with ExitStack() as stack:
         redis = stack.enter_context(redis_pair(short_path))
@@ -65,7 +65,7 @@ def test_another_redis_with_the_data_without_it_and_the_first_one_again(
 
         def fail_over_under_load() -> None:
             jobs = submit(fleet, drawn)
-            await_some(jobs, eventually)
+            await_some(jobs)
             redis.fail_over()
             expect_all_read_once(fleet, jobs)
             eventually(lambda: not redis.left_behind(), what="no connection to the former master")
@@ -80,7 +80,7 @@ def test_another_redis_with_the_data_without_it_and_the_first_one_again(
 
 
 def test_a_standby_of_postgres_is_read_only_until_it_is_the_primary(
-    short_path: Path, ready_cluster: Make, run_fleet: RunFleet, drawn: Draw, eventually: Eventually
+    short_path: Path, ready_cluster: Make, run_fleet: RunFleet, drawn: Draw
 ) -> None:
     with ExitStack() as stack:
         ready_cluster(short_path / "primary")
@@ -92,7 +92,7 @@ def test_a_standby_of_postgres_is_read_only_until_it_is_the_primary(
         settings = {"engine": "simulated", "decode_processes": 1, "database_url": SecretStr(url)}
         fleet = stack.enter_context(run_fleet("postgres-failover", **settings))
         jobs = submit(fleet, drawn)
-        await_some(jobs, eventually)
+        await_some(jobs)
         proxy.redirect(standby.socket)
         primary.kill()
         with pytest.raises(DatabaseUnavailableError) as refused:

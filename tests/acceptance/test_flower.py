@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,9 +25,9 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.app import FleetApp
 from tests.shared.chat_server import Behaviour, ChatServerDouble, Fault, serving
-from tests.shared.fixture_types import Eventually, RunFleet
+from tests.shared.fixture_types import RunFleet
 from tests.shared.http_doubles import free_port, listens
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.overhearing import hears
 from tests.shared.pictures import encoded, note
 
@@ -62,9 +63,10 @@ class Ward:
         )
         return str(part)
 
-    def state(self, name: str) -> str:
-        [(state,)] = self.fleet.query("SELECT state FROM parts WHERE id = %s", self.part(name))
-        return str(state)
+    def is_in(self, state: str, name: str) -> bool:
+        return bool(
+            self.fleet.query("SELECT 1 FROM parts WHERE id = %s AND state = %s", self.part(name), state)
+        )
 
     def parts(self, lane: Lane, *states: str) -> int:
         [(count,)] = self.fleet.query(
@@ -81,7 +83,7 @@ class Ward:
 
 
 @pytest.fixture(scope="module")
-def ward(run_fleet: RunFleet, eventually: Eventually) -> Iterator[Ward]:
+def ward(run_fleet: RunFleet) -> Iterator[Ward]:
     """Of each way in which a part can stand there is one, and behind two that are held waits a long document."""
     own = {
         "flower_port": free_port(),
@@ -100,16 +102,16 @@ def ward(run_fleet: RunFleet, eventually: Eventually) -> Iterator[Ward]:
         ward = Ward(fleet, server, {})
         with _program(ward) as program:
             eventually(lambda: hears(program))
-        _read(ward, eventually)
-        _hold(ward, eventually)
-        _let_flower_hear(ward, eventually)
+        _read(ward)
+        _hold(ward)
+        _let_flower_hear(ward)
         yield ward
         server.behaviour.takes_s = 0.0
         for job in ward.jobs.values():
             job.cancel()
 
 
-def _read(ward: Ward, eventually: Eventually) -> None:
+def _read(ward: Ward) -> None:
     client: Client = ward.fleet.client
     ward.jobs["read"] = client.submit(ReadDocument(_document(pages=2)))
     ward.jobs["damaged"] = client.submit(ReadDocument(b"%PDF-1.7\n" + SAID.encode()))
@@ -121,12 +123,12 @@ def _read(ward: Ward, eventually: Eventually) -> None:
     ward.server.behaviour.faults.clear()
 
 
-def _hold(ward: Ward, eventually: Eventually) -> None:
+def _hold(ward: Ward) -> None:
     client: Client = ward.fleet.client
     ward.server.behaviour.takes_s = HELD_S
     for name in ("cancelled", "held", "revoked"):
         ward.jobs[name] = client.submit(ReadDocument(_picture()), priority=Lane.URGENT)
-        eventually(lambda name=name: ward.state(name) == "running")
+        eventually(partial(ward.is_in, "running", name))
         if name == "cancelled":
             ward.jobs[name].cancel()
     ward.jobs["long"] = client.submit(ReadDocument(_document(pages=PAGES)), priority=Lane.BULK)
@@ -139,7 +141,7 @@ def _program(ward: Ward) -> httpx2.Client:
     return httpx2.Client(base_url=flower.url, auth=(flower.user, flower.password), timeout=WAIT_S)
 
 
-def _let_flower_hear(ward: Ward, eventually: Eventually) -> None:
+def _let_flower_hear(ward: Ward) -> None:
     """Wait for the events: Flower's list of tasks stays as it was when it was opened."""
     wanted = {ward.part(name): state for name, state in STATES.items()}
     wanted[ward.part("damaged", Stage.INGEST)] = "FAILURE"
@@ -229,7 +231,7 @@ def test_a_task_names_its_job_and_the_job_finds_its_tasks(page: Page, ward: Ward
         expect(task).to_contain_text(said)
 
 
-def test_a_part_that_runs_can_be_ended(page: Page, ward: Ward, eventually: Eventually) -> None:
+def test_a_part_that_runs_can_be_ended(page: Page, ward: Ward) -> None:
     part = ward.part("revoked")
     go(page, "Tasks")
     page.get_by_role("link", name=part).click()
@@ -241,7 +243,7 @@ def test_a_part_that_runs_can_be_ended(page: Page, ward: Ward, eventually: Event
     page.get_by_role("button", name="Terminate").click()
 
     expect(page.locator("#toast-container")).to_contain_text(f"Revoked '{part}'")
-    eventually(lambda: ward.state("revoked") == "cancelled")
+    eventually(lambda: ward.is_in("cancelled", "revoked"))
     eventually(lambda: _says(page, "#task-page", "REVOKED"))
     assert ward.jobs["revoked"].refresh().state is JobState.CANCELLED
 
@@ -253,7 +255,7 @@ def _says(page: Page, place: str, word: str) -> bool:
 
 
 def test_workers_are_on_duty_and_one_shows_its_pool_and_what_it_has_in_flight_and_takes_no_orders(
-    page: Page, ward: Ward, eventually: Eventually
+    page: Page, ward: Ward
 ) -> None:
     go(page, "Workers")
     for worker in ("engine@", "ingest@"):
@@ -280,7 +282,7 @@ def _pool(page: Page) -> dict[str, str]:
     return dict(row.locator("td").all_inner_texts() for row in rows)
 
 
-def test_the_broker_page_shows_what_waits_by_lane(page: Page, ward: Ward, eventually: Eventually) -> None:
+def test_the_broker_page_shows_what_waits_by_lane(page: Page, ward: Ward) -> None:
     go(page, "Broker")
 
     def as_in_postgres() -> bool:
@@ -301,7 +303,7 @@ KEPT = 3
 
 
 @pytest.fixture
-def flower(redis_url: str, eventually: Eventually) -> Iterator[httpx2.Client]:
+def flower(redis_url: str) -> Iterator[httpx2.Client]:
     """A program that knows the password of a Flower that may keep few parts."""
     port = free_port()
     own = {
@@ -325,7 +327,7 @@ def flower(redis_url: str, eventually: Eventually) -> Iterator[httpx2.Client]:
 
 
 def test_no_more_parts_are_kept_than_the_settings_say_and_those_are_the_latest(
-    flower: httpx2.Client, redis_url: str, eventually: Eventually
+    flower: httpx2.Client, redis_url: str
 ) -> None:
     parts = [str(uuid4()) for _ in range(2 * KEPT)]
     with closing(FleetApp(WorkerSettings(redis_url=SecretStr(redis_url)))) as app:

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pecia import Client, ReadDocument
 from pecia_schemas.tasks import DocumentType
-from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
-from tests.shared.limits import WAIT_S
+from tests.shared.fixture_types import Draw, Make, RunFleet
+from tests.shared.limits import WAIT_S, eventually
 
 pytestmark = pytest.mark.gate
 
@@ -83,7 +83,7 @@ def seen(run_fleet: RunFleet) -> Iterator[tuple[Client, Pages]]:
 
 
 def test_every_process_has_a_page_and_is_healthy_and_ready_and_upkeep_tells_how_the_fleet_stands(
-    seen: tuple[Client, Pages], eventually: Eventually
+    seen: tuple[Client, Pages],
 ) -> None:
     _, pages = seen
     eventually(lambda: pages.roles() == ROLES)
@@ -97,7 +97,7 @@ def test_every_process_has_a_page_and_is_healthy_and_ready_and_upkeep_tells_how_
 
 
 def test_work_is_seen_from_claim_to_callback_and_nothing_of_it_but_counts(
-    seen: tuple[Client, Pages], drawn: Draw, open_receiver: Make, eventually: Eventually
+    seen: tuple[Client, Pages], drawn: Draw, open_receiver: Make
 ) -> None:
     client, pages = seen
     receiver = open_receiver()

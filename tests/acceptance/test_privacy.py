@@ -28,9 +28,9 @@ from pecia_workers.app import FleetApp
 from tests.shared.chat_server import Behaviour, ChatServerDouble, Fault, serving
 from tests.shared.dicom_files import secondary_capture
 from tests.shared.document_server import Answer, handing_out
-from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
+from tests.shared.fixture_types import Draw, Make, RunFleet
 from tests.shared.http_doubles import free_port
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.overhearing import (
     celery_events,
     flower_pages,
@@ -152,7 +152,6 @@ def overheard(  # noqa: PLR0917  fixtures
     flower: httpx2.Client,
     sources: list[Path | str],
     open_receiver: Make,
-    eventually: Eventually,
 ) -> Overheard:
     """Run what succeeds, fails and is cancelled, let a model go wrong, erase it all; listen everywhere meanwhile."""
     eventually(lambda: hears(flower))

@@ -28,8 +28,8 @@ from pecia_workers.media import samples
 from tests.shared import bundle_files
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import ran
-from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
-from tests.shared.limits import WAIT_S
+from tests.shared.fixture_types import Draw, Make, RunFleet
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.pictures import encoded
 from tests.soak.auditor import keys_left
 
@@ -99,9 +99,7 @@ def deliveries(fleet: Any, jobs: list[UUID]) -> list[tuple[Any, ...]]:
     return rows
 
 
-def test_every_job_calls_back_once_however_it_ended(
-    fleet: Any, drawn: Draw, open_receiver: Make, eventually: Eventually
-) -> None:
+def test_every_job_calls_back_once_however_it_ended(fleet: Any, drawn: Draw, open_receiver: Make) -> None:
     receiver = open_receiver()
     good = [ReadDocument(drawn(f"Call number {number}")) for number in range(5)]
     jobs = fleet.client.submit_many([*good, ReadDocument(b"no document")], webhook=receiver.url)
@@ -162,14 +160,14 @@ def expect_all_read_once(fleet: Any, jobs: JobGroup[Document], word: str) -> Non
 
 
 @pytest.mark.parametrize("service", ["engine", "redis", "postgres"])
-def test_killed_services_lose_nothing(fleet: Any, drawn: Draw, eventually: Eventually, service: str) -> None:
+def test_killed_services_lose_nothing(fleet: Any, drawn: Draw, service: str) -> None:
     jobs = submit(fleet, drawn, service)
     eventually(lambda: count_done(jobs) >= 10)
     os.kill(fleet.pid(service), signal.SIGKILL)
     expect_all_read_once(fleet, jobs, service)
 
 
-def test_a_redis_that_was_emptied_loses_nothing(fleet: Any, drawn: Draw, eventually: Eventually) -> None:
+def test_a_redis_that_was_emptied_loses_nothing(fleet: Any, drawn: Draw) -> None:
     jobs = submit(fleet, drawn, "flushed")
     eventually(lambda: count_done(jobs) >= 10)
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
@@ -214,7 +212,7 @@ def test_a_fleet_works_on_from_postgres_without_redis(
     expect_all_read_once(fleet, submit(fleet, drawn, f"after {name}"), f"after {name}")
 
 
-def test_redis_is_empty_when_all_is_read(fleet: Any, eventually: Eventually) -> None:
+def test_redis_is_empty_when_all_is_read(fleet: Any) -> None:
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as redis:
         eventually(lambda: not keys_left(redis), what="an empty Redis")
 
@@ -231,7 +229,7 @@ def stopped(pid: int) -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.gate
-def test_a_split_whose_worker_is_killed_loses_nothing(fleet: Any, eventually: Eventually) -> None:
+def test_a_split_whose_worker_is_killed_loses_nothing(fleet: Any) -> None:
     def split() -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = fleet.query(
             "SELECT state FROM parts WHERE job_id = %s AND stage = 'split'", job.id
@@ -270,7 +268,7 @@ def engine_of(fleet: Any) -> int | None:
 
 
 @pytest.mark.gate
-def test_pages_wait_for_an_absent_server(run_fleet: RunFleet, drawn: Draw, eventually: Eventually) -> None:
+def test_pages_wait_for_an_absent_server(run_fleet: RunFleet, drawn: Draw) -> None:
     behaviour = Behaviour(key=KEY, takes_s=0.2)
     with (
         serving(behaviour) as first,

@@ -30,9 +30,9 @@ from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.queue.lists import connect, count_waiting
 from tests.shared.canary_reader import CONSTANT, Reader
 from tests.shared.chat_server import serving
-from tests.shared.fixture_types import Draw, Eventually
+from tests.shared.fixture_types import Draw
 from tests.shared.http_doubles import free_port
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 pytestmark = pytest.mark.gate
 
@@ -100,9 +100,7 @@ def own_state(session_directory: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def beside(
-    own_state: Path, ready_cluster: Callable[[Path], None], drawn: Draw, eventually: Eventually
-) -> Iterator[Beside]:
+def beside(own_state: Path, ready_cluster: Callable[[Path], None], drawn: Draw) -> Iterator[Beside]:
     """A fleet that was started anew, and what has been beside it all the time."""
     home, port = own_state / "restarted", free_port()
     home.mkdir(mode=0o711)

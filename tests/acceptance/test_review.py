@@ -23,8 +23,8 @@ from pecia_schemas.media import MediaType
 from tests.shared.browsers import keep, tab
 from tests.shared.chat_server import Behaviour, serving
 from tests.shared.command import ran, reviewing
-from tests.shared.fixture_types import Eventually, RunFleet
-from tests.shared.limits import WAIT_S
+from tests.shared.fixture_types import RunFleet
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.receivers import Receiver, receiving
 from tests.shared.witnessed_pages import KINDS, Drawn, drawn_page, lied_about
 
@@ -161,9 +161,7 @@ def test_it_fits_a_phone_and_speaks_korean(browser: Browser, archive: Archive) -
         expect(page.locator("#where")).to_contain_text("2 / 3")
 
 
-def test_twenty_pages_are_reviewed_by_keyboard_alone(
-    browser: Browser, archive: Archive, eventually: Eventually
-) -> None:
+def test_twenty_pages_are_reviewed_by_keyboard_alone(browser: Browser, archive: Archive) -> None:
     before = figures(archive)
     with reviewing(archive.fleet.environment) as address, opened(browser, address) as page:
         expect(page.locator("#list li")).to_have_count(PAGES)

@@ -20,9 +20,9 @@ from pydantic import SecretStr
 from pecia import Client, ReadDocument
 from pecia_schemas.states import Lane
 from pecia_workers.local.servers import EmbeddedPostgres, start_redis
-from tests.shared.fixture_types import Eventually, RunFleet
+from tests.shared.fixture_types import RunFleet
 from tests.shared.http_doubles import free_port
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.pictures import encoded
 from tests.shared.ready_cluster import TEMPLATE
 from tests.shared.secured_stores import PASSWORDS, SecuredStores, secured
@@ -72,7 +72,7 @@ def locked(stores: SecuredStores, run_fleet: RunFleet) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def pages(locked: Any, stores: SecuredStores, eventually: Eventually) -> dict[str, str]:
+def pages(locked: Any, stores: SecuredStores) -> dict[str, str]:
     """What Flower shows once documents were read."""
     settings = locked.settings
     with Client(stores.database_url(), stores.redis_url("client"), settings.payload_url) as client:
@@ -104,9 +104,7 @@ def test_redis_denies_nothing_and_flower_sees_the_lists(stores: SecuredStores, p
 
 
 @pytest.mark.usefixtures("pages")
-def test_strange_events_do_not_blind_flower(
-    locked: Any, stores: SecuredStores, eventually: Eventually
-) -> None:
+def test_strange_events_do_not_blind_flower(locked: Any, stores: SecuredStores) -> None:
     flower = locked.fleet.flower
     torn = (b"\x00\xff", b"[1]", b"{}", b"[" * 100_000, b'{"properties": 3}')
     strange = (*torn, _event([1]), _event({"type": 7}))
@@ -150,9 +148,7 @@ def _command_lines() -> Iterator[tuple[str, bytes]]:
             yield path.parent.name, path.read_bytes()
 
 
-def test_no_verb_tells_a_secret_when_its_connections_fail(
-    stores: SecuredStores, tmp_path: Path, eventually: Eventually
-) -> None:
+def test_no_verb_tells_a_secret_when_its_connections_fail(stores: SecuredStores, tmp_path: Path) -> None:
     environment = os.environ | _to_nowhere(stores, tmp_path)
     verbs = ("doctor", "migrate", "list", "worker webhooks")
     with ExitStack() as stack:

@@ -21,8 +21,8 @@ from pecia_schemas.states import Lane, Stage
 from pecia_workers.queue.lists import count_waiting
 from tests.shared.chat_server import Behaviour, ChatServerDouble, serving
 from tests.shared.collector import Collector, Told, application, collecting
-from tests.shared.fixture_types import Draw, Eventually, Make, RunFleet
-from tests.shared.limits import WAIT_S
+from tests.shared.fixture_types import Draw, Make, RunFleet
+from tests.shared.limits import WAIT_S, eventually
 
 pytestmark = pytest.mark.gate
 
@@ -38,13 +38,12 @@ class Scene:
     client: Client
     server: ChatServerDouble
     collector: Collector
-    eventually: Eventually
 
     def read(self, page: bytes) -> Job[Document]:
         return self.client.submit(ReadDocument(page, cache=False))
 
     def until_asked(self, asked: int) -> None:
-        self.eventually(lambda: len(self.server.pages) > asked)
+        eventually(lambda: len(self.server.pages) > asked)
 
     def trace(self, job: Job[Any], *last: tuple[str, str], pages: int = 1) -> list[Told]:
         """Return a job's spans, once these (service, name) are among them, and its pages' last attempts.
@@ -61,12 +60,12 @@ class Scene:
             exported = {(span.service, span.name) for span in found}
             return found if exported.issuperset(last) and len(done) == pages else []
 
-        found: list[Told] = self.eventually(spans, what=f"the spans {last}")
+        found: list[Told] = eventually(spans, what=f"the spans {last}")
         return found
 
 
 @pytest.fixture(scope="module")
-def scene(run_fleet: RunFleet, eventually: Eventually) -> Iterator[Scene]:
+def scene(run_fleet: RunFleet) -> Iterator[Scene]:
     """The engine takes one page at a time."""
     own = {"tracing": True, "engine": "openai", "max_in_flight": 1, "retry_delay": timedelta(seconds=0.2)}
     with (
@@ -85,7 +84,7 @@ def scene(run_fleet: RunFleet, eventually: Eventually) -> Iterator[Scene]:
                     payload_url=fleet.settings.payload_url,
                 )
             ) as client:
-                yield Scene(fleet, client, server, collector, eventually)
+                yield Scene(fleet, client, server, collector)
             tracing.disable()
 
 
@@ -183,7 +182,7 @@ def test_a_part_that_redis_lost_keeps_its_trace(scene: Scene, drawn: Draw) -> No
     job = scene.read(drawn("lost"))
     with Redis.from_url(scene.fleet.settings.redis_url.get_secret_value()) as redis:
         waits = queue_name(Stage.READ, Lane.NORMAL)
-        scene.eventually(lambda: count_waiting(redis)[waits] == 1)
+        eventually(lambda: count_waiting(redis)[waits] == 1)
         redis.flushall()
     scene.server.behaviour.takes_s = 0
 

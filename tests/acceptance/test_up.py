@@ -18,9 +18,9 @@ import pytest
 from PIL import Image
 
 from tests.shared.command import run_pecia
-from tests.shared.fixture_types import Draw, Eventually
+from tests.shared.fixture_types import Draw
 from tests.shared.http_doubles import free_port
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.soak.auditor import processes_with
 
 pytestmark = pytest.mark.gate
@@ -35,7 +35,6 @@ class Desk:
     """A user with two terminals: in one runs the fleet, in the other nothing but the way home is set."""
 
     directory: Path
-    eventually: Eventually
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -61,7 +60,7 @@ class Desk:
                 start_new_session=True,
             )
         self.started.append(process)
-        self.eventually(lambda: "pecia doctor" in self.screen or process.poll() is not None)
+        eventually(lambda: "pecia doctor" in self.screen or process.poll() is not None)
         assert process.poll() is None, self.screen
         return process
 
@@ -91,7 +90,7 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def make_desk(session_directory: Path, eventually: Eventually) -> Iterator[Callable[[str], Desk]]:
+def make_desk(session_directory: Path) -> Iterator[Callable[[str], Desk]]:
     """Makes users, each with a state and a home of their own; whatever they leave running is ended."""
     desks: list[Desk] = []
 
@@ -99,7 +98,7 @@ def make_desk(session_directory: Path, eventually: Eventually) -> Iterator[Calla
         directory = session_directory / name
         directory.mkdir()
         directory.chmod(0o711)
-        desks.append(Desk(directory, eventually))
+        desks.append(Desk(directory))
         return desks[-1]
 
     yield make
@@ -132,9 +131,7 @@ def lines(completed: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in completed.stdout.splitlines()]
 
 
-def test_the_screen_tells_each_step_what_runs_what_to_type_and_how_to_get_into_flower(
-    desk: Desk,
-) -> None:
+def test_the_screen_tells_each_step_what_runs_what_to_type_and_how_to_get_into_flower(desk: Desk) -> None:
     told = desk.screen.partition("service ")[0].splitlines()
     assert told[0].startswith("A fleet in ")
     assert told[1:4] == ["Starting postgres …", "Starting redis …", "Bringing the database up to date …"]
@@ -156,7 +153,7 @@ def test_the_screen_tells_each_step_what_runs_what_to_type_and_how_to_get_into_f
 
 
 def test_documents_are_read_from_the_other_terminal_and_the_screen_says_how_the_jobs_stand(
-    desk: Desk, papers: Path, eventually: Eventually
+    desk: Desk, papers: Path
 ) -> None:
     assert papers.is_dir()
     read = desk.run("read", "scan.png", "report.pdf", "--wait", "--json")
@@ -181,7 +178,7 @@ def test_a_first_callback_arrives_verified_with_nothing_set(desk: Desk, papers: 
     def states() -> list[str]:
         return [each["state"] for each in lines(desk.run("webhook", "deliveries", "--json"))]
 
-    desk.eventually(lambda: states() == ["delivered"], what="the outcome")
+    eventually(lambda: states() == ["delivered"], what="the outcome")
 
 
 def test_doctor_finds_everything_in_order(desk: Desk) -> None:
@@ -196,7 +193,7 @@ def test_doctor_finds_everything_in_order(desk: Desk) -> None:
 
 
 def test_ctrl_c_ends_everything_and_the_next_start_finds_all_again(
-    make_desk: Callable[[str], Desk], drawn: Draw, eventually: Eventually
+    make_desk: Callable[[str], Desk], drawn: Draw
 ) -> None:
     desk = make_desk("up-again")
     (desk.directory / "scan.png").write_bytes(drawn("Kept"))
@@ -267,7 +264,7 @@ def test_the_demo_reads_everything_and_leaves_nothing(temporary: Path) -> None:
     assert processes_with(temporary) == {}
 
 
-def test_a_demo_that_is_interrupted_leaves_nothing_either(temporary: Path, eventually: Eventually) -> None:
+def test_a_demo_that_is_interrupted_leaves_nothing_either(temporary: Path) -> None:
     with subprocess.Popen(
         DEMO,
         env=environment(temporary),

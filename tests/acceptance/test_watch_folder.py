@@ -38,11 +38,7 @@ def watching(fleet: Any, folder: Path, *options: str, settle: float = 0.5) -> It
     """Run the command in a process of its own until the block ends; it ends well if it was not killed."""
     command = [sys.executable, "-m", "pecia", "watch-folder", str(folder), "--settle", f"{settle}", *options]
     watch = subprocess.Popen(
-        command,
-        env=os.environ | fleet.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        command, env=os.environ | fleet.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert watch.stderr is not None
     try:

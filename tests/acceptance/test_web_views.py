@@ -47,13 +47,7 @@ def read_page() -> ReadPage:
         Block(kind=BlockKind.TABLE, text=table.text, table=table, source=Source.MODEL),
     )
     return ReadPage(
-        number=1,
-        blocks=blocks,
-        verdict=Verdict.REVIEW,
-        width=900,
-        height=300,
-        engine="tests",
-        fields=FIELDS,
+        number=1, blocks=blocks, verdict=Verdict.REVIEW, width=900, height=300, engine="tests", fields=FIELDS
     )
 
 

@@ -26,6 +26,7 @@ from pecia_workers.engines.registry import create_engine
 from pecia_workers.protocol.base import Engine, Generation, Sampling
 from tests.shared.asking_openai import started
 from tests.shared.engine_contract import *  # noqa: F403  the tests themselves
+from tests.shared.limits import eventually
 from vllm_server import KEY, VllmServer, serving
 
 MOST_TOKENS = 24
@@ -141,7 +142,7 @@ def test_a_text_follows_its_schema_and_an_adapter_changes_it(asking: tuple[async
 
 
 def test_a_request_given_up_ends_in_the_server(
-    asking: tuple[asyncio.Runner, Engine], server: VllmServer, eventually: Callable[..., Any], page: Any
+    asking: tuple[asyncio.Runner, Engine], server: VllmServer, page: Any
 ) -> None:
     runner, engine = asking
     endless = asked(0, images=(page,), instruction="", max_output_tokens=700)

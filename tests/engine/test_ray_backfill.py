@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fleets import READY_S
 from offline import KV_CACHE_BYTES, MOST_TOKENS, SIZES, picture
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet, workers_of
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 pytest.importorskip("ray", reason="pecia[ray] brings Ray")
 
@@ -27,8 +27,6 @@ pytestmark = pytest.mark.xdist_group("ray")
 SCANS, PAGES_OF_ONE = 24, 4
 PAGES = SCANS + PAGES_OF_ONE
 SOME = 3
-
-Eventually = Callable[..., Any]
 
 
 @pytest.fixture
@@ -112,7 +110,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def test_an_archive_whose_reading_was_killed_is_read_to_its_end_by_the_same_command(
-    *, fleet: LocalFleet, archive: Path, checkpoint: Path, tmp_path: Path, eventually: Eventually
+    *, fleet: LocalFleet, archive: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
     said = tmp_path / "said"
     first = backfill(archive, fleet, checkpoint, said)

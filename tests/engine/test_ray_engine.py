@@ -20,7 +20,7 @@ from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.registry import create_engine
 from pecia_workers.protocol.base import Engine, EngineDeadError, EngineRefusedError, EngineRequest, Generation
-from tests.shared.limits import WAIT_S, until
+from tests.shared.limits import WAIT_S, eventually, until
 
 pytest.importorskip("ray", reason="pecia[ray] brings Ray")
 
@@ -123,7 +123,7 @@ def test_a_request_given_up_ends_alone(reading: Reading) -> None:
     assert engine.load().running == 0
 
 
-def test_a_dead_replica_is_told_and_none_stays(reading: Reading, eventually: Callable[..., Any]) -> None:
+def test_a_dead_replica_is_told_and_none_stays(reading: Reading) -> None:
     runner, engine = reading
     processes = psutil.Process().children(recursive=True)
     of_ray = {process: command for process in processes if is_of_ray(command := command_of(process))}

@@ -44,9 +44,7 @@ def asked(number: int, lane: Lane) -> EngineRequest:
 
 
 @pytest.mark.usefixtures("_avx512")
-def test_an_urgent_page_is_read_before_nine_tenths_of_64_bulk_pages(
-    make_vllm: Callable[..., Engine],
-) -> None:
+def test_an_urgent_page_is_read_before_nine_tenths_of_64_bulk_pages(make_vllm: Callable[..., Engine]) -> None:
     engine = make_vllm(READER, max_num_seqs=BULK + 8)
     texts: dict[int, str] = {}
     unread: list[int] = []

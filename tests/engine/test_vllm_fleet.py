@@ -31,6 +31,7 @@ from pecia_schemas.results import Document
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.local.fleet import LocalFleet
 from pecia_workers.reading.markup import blocks_of
+from tests.shared.limits import eventually
 from tests.shared.videos import RATE, video
 from tests.shared.witnessed_pages import KINDS, drawn_page
 
@@ -145,9 +146,7 @@ def test_a_fleet_says_what_the_offline_api_says(
 
 
 def test_pages_whose_engine_dies_are_read_by_the_next_and_one_under_which_two_die_is_kept_for_inspection(
-    fleet: tuple[LocalFleet, Client],
-    engine_processes: Callable[..., list[psutil.Process]],
-    eventually: Callable[..., Any],
+    fleet: tuple[LocalFleet, Client], engine_processes: Callable[..., list[psutil.Process]]
 ) -> None:
     local, client = fleet
     former = engine_of(local)
@@ -156,7 +155,7 @@ def test_pages_whose_engine_dies_are_read_by_the_next_and_one_under_which_two_di
     eventually(lambda: len(running(local, attempt=1)) == 3)
     core.kill()
 
-    (unlucky,) = eventually(lambda: running(local, attempt=2), timeout=READY_S)
+    (unlucky,) = eventually(lambda: running(local, attempt=2))
     assert engine_of(local) != former
     psutil.Process(engine_of(local)).kill()
     jobs.wait(timeout=READY_S)

@@ -17,6 +17,7 @@ import small_worker
 from pecia_schemas.results import Verdict
 from pecia_workers.protocol.base import Engine, EngineDeadError, EngineUnavailableError
 from small_worker import LONG, under_way
+from tests.shared.limits import eventually
 
 Processes = Callable[..., list[psutil.Process]]
 
@@ -142,7 +143,7 @@ def test_what_keeps_it_from_starting_is_said_in_a_sentence(
 
 
 def test_nothing_of_the_engine_outlives_a_killed_worker(
-    worker: subprocess.Popen[str], engine_processes: Processes, eventually: Callable[..., object]
+    worker: subprocess.Popen[str], engine_processes: Processes
 ) -> None:
     assert said(worker) == "reading"
     processes = engine_processes(worker.pid)

@@ -18,9 +18,9 @@ from pecia import AsyncClient, AsyncJob, ClientSettings, JobState, ReadDocument,
 from pecia.aio.connections import AsyncConnections
 from pecia.handles import assemble
 from tests.shared.command import ran
-from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.fixture_types import Picture
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S, until
+from tests.shared.limits import WAIT_S, eventually, until
 
 PDF = b"%PDF-1.7"
 
@@ -210,7 +210,7 @@ async def cancelling_another(client: AsyncClient, _job: AsyncJob[Any]) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("operation", [waiting, reading_pages, submitting, cancelling_another])
 async def test_whoever_is_cancelled_in_any_wait_leaves_no_connection_and_no_half_done_job(
-    operation: Callable[..., Any], times: int, picture: Picture, eventually: Eventually, house: House
+    operation: Callable[..., Any], times: int, picture: Picture, house: House
 ) -> None:
     async with serving(house.urls) as client:
         job = await client.submit(ReadDocument(picture()))

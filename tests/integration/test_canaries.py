@@ -9,8 +9,8 @@ import pytest
 from pecia import Client, Job, ReadDocument
 from pecia_schemas.results import Document
 from pecia_workers.observability.metrics import REGISTRY
-from pecia_workers.protocol.attempts import RuntimeLostError
 from pecia_workers.protocol.base import EngineDistrustedError
+from pecia_workers.protocol.parts import RuntimeLostError
 from tests.shared.canary_reader import CONSTANT, Reader
 from tests.shared.chat_server import ChatServerDouble, only_page, serving
 from tests.shared.house import House

@@ -13,9 +13,9 @@ from typer.testing import Result
 from pecia import UnavailableError
 from pecia.cli import endings
 from pecia.cli.endings import Ending
-from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.fixture_types import Picture
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 pytestmark = pytest.mark.gate
 
@@ -140,9 +140,7 @@ def test_a_worker_that_cannot_read_with_ray_ends_the_command_which_can_be_repeat
     assert pecia(archive).stdout.startswith("3 documents: ")
 
 
-def test_no_more_is_handed_over_than_may_wait(
-    pecia: Pecia, archive: Path, house: House, eventually: Eventually
-) -> None:
+def test_no_more_is_handed_over_than_may_wait(pecia: Pecia, archive: Path, house: House) -> None:
     def handed_over() -> int:
         ((count,),) = house.query("SELECT count(*) FROM jobs")
         return int(count)

@@ -30,8 +30,7 @@ from pecia_schemas.installing import install_command
 from pecia_schemas.results import TokenUsage
 from pecia_schemas.storable import REVISION
 from tests.shared.command import run_pecia
-from tests.shared.fixture_types import Eventually
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 _PECIA = (sys.executable, "-m", "pecia")
 
@@ -421,7 +420,7 @@ def test_watch_tells_a_program_of_each_change_once(shell: Shell) -> None:
     assert {one["job"] for one in changes} == {job}
 
 
-def test_a_terminal_shows_progress_on_standard_error(shell: Shell, eventually: Eventually) -> None:
+def test_a_terminal_shows_progress_on_standard_error(shell: Shell) -> None:
     shell.draw("b.png", "a.png")
     (shell.directory / "notes.txt").write_text("call back")
     ours, its = pty.openpty()

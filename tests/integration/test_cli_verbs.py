@@ -23,10 +23,10 @@ from pecia_schemas.states import new_id
 from pecia_schemas.tasks import Preparation, task_from_json
 from pecia_workers.outgoing.webhooks import sign
 from tests.shared.command import run_pecia
-from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.fixture_types import Picture
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
-from tests.shared.receivers import SECRET, Answer, Receiver, receiver, settings_for, working
+from tests.shared.limits import WAIT_S, eventually
+from tests.shared.receivers import SECRET, Answer, Outbox, Receiver, receiver
 
 __all__ = ["receiver"]
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_meant_is_refused(stores: dict[str, str], words: str) -> 
 def test_a_test_says_how_it_went(webhook: Pecia, receiver: Receiver, stores: dict[str, str]) -> None:
     endpoint = added(webhook, receiver.url)["id"]
     receiver.planned = [Answer(), Answer(500, text="out of order")]
-    with capture_logs(), working(settings_for(stores["PECIA_DATABASE_URL"], webhook_attempts=1)):
+    with capture_logs(), Outbox(stores["PECIA_DATABASE_URL"]).working(webhook_attempts=1):
         well, broken = webhook("test", endpoint, "--json"), webhook("test", endpoint, "--json")
     (delivered,), (refused,) = lines(well), lines(broken)
     assert (well.exit_code, delivered["state"], delivered["type"]) == (0, "delivered", "webhook.test")
@@ -275,18 +275,13 @@ def test_a_test_that_nobody_tries_says_so(webhook: Pecia, receiver: Receiver) ->
     assert "webhook worker" in told.output
 
 
-def test_dead_deliveries_are_shown_try_by_try_and_replayed(  # noqa: PLR0917  fixtures
-    webhook: Pecia,
-    client: Client,
-    picture: Picture,
-    receiver: Receiver,
-    stores: dict[str, str],
-    eventually: Eventually,
+def test_dead_deliveries_are_shown_try_by_try_and_replayed(
+    webhook: Pecia, client: Client, picture: Picture, receiver: Receiver, stores: dict[str, str]
 ) -> None:
     endpoint = added(webhook, receiver.url)["id"]
     receiver.planned = [Answer(500, text="no room")]
     client.submit(ReadDocument(picture())).cancel()
-    with capture_logs(), working(settings_for(stores["PECIA_DATABASE_URL"], webhook_attempts=1)):
+    with capture_logs(), Outbox(stores["PECIA_DATABASE_URL"]).working(webhook_attempts=1):
         eventually(lambda: client.deliveries(state="dead"))
         (dead,) = lines(webhook("deliveries", "--state", "dead", "--endpoint", endpoint, "--json"))
         assert dead["last_error"] == "http_500"

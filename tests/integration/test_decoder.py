@@ -33,10 +33,9 @@ from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 from pecia_workers.media.turns import PostponedError, Turn
 from tests.shared.decoded import page_pixels
 from tests.shared.dicom_files import encapsulated_pdf, secondary_capture
-from tests.shared.fixture_types import Eventually
 from tests.shared.forking import forked_for, templates_of
 from tests.shared.hand_made_pdfs import forms_of_forms, locked_pdf, typeset, written_pdf
-from tests.shared.limits import WAIT_S, until
+from tests.shared.limits import WAIT_S, eventually, until
 from tests.shared.videos import second_of, video
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
@@ -300,7 +299,7 @@ async def test_a_template_that_stands_still_is_replaced_and_holds_nothing_up(
         assert (await page).blank
 
 
-def test_processes_die_with_a_killed_parent(eventually: Eventually) -> None:
+def test_processes_die_with_a_killed_parent() -> None:
     script = (
         "import asyncio, time\n"
         "from pecia_schemas.settings import WorkerSettings\n"

@@ -16,9 +16,9 @@ from pecia.cli.backfill import _uncut
 from pecia.cli.watching import follow, unserved_reported
 from pecia.errors import JobTimeoutError
 from pecia_workers.ledger.standing import MOST_JOBS, Glance, engines_on_duty, glance, roles_on_duty, unserved
-from tests.shared.fixture_types import Eventually, Make, Picture
+from tests.shared.fixture_types import Make, Picture
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 OCR = {
     "model": "PP-OCR",
@@ -163,9 +163,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
     return read
 
 
-def test_what_nobody_does_is_said_once(
-    client: Client, lines: Callable[[], list[str]], eventually: Eventually
-) -> None:
+def test_what_nobody_does_is_said_once(client: Client, lines: Callable[[], list[str]]) -> None:
     group = client.submit_many([ReadDocument(PDF_TO_BE)] * 3)
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(follow, group, timeout=WAIT_S)
@@ -179,7 +177,7 @@ def test_what_nobody_does_is_said_once(
 
 
 def test_who_reads_pages_beside_is_told_only_of_documents_that_nobody_cuts(
-    client: Client, picture: Picture, eventually: Eventually, lines: Callable[[], list[str]]
+    client: Client, picture: Picture, lines: Callable[[], list[str]]
 ) -> None:
     page, document = client.submit(ReadDocument(picture())), client.submit(ReadDocument(PDF_TO_BE))
     with unserved_reported(lambda: _uncut([client.group([page, document])])):

@@ -12,9 +12,9 @@ import pytest
 from pecia import Client, ReadDocument
 from pecia.errors import PayloadStoreUnavailableError
 from tests.shared.document_server import Answer, handing_out
-from tests.shared.fixture_types import Eventually
 from tests.shared.forking import Started
 from tests.shared.house import House
+from tests.shared.limits import eventually
 
 _MEGABYTES = 4
 PART = "SELECT state, attempt, strikes, deaths, worker FROM parts WHERE stage = 'ingest'"
@@ -71,13 +71,7 @@ def test_a_submit_into_a_full_store_says_so_and_leaves_nothing(
 
 @pytest.mark.parametrize("full", ["PECIA_SPOOL_DIR", "PECIA_PAYLOAD_URL"])
 def test_a_document_waits_for_room_without_a_strike(  # noqa: PLR0917  fixtures
-    disk: Disk,
-    started: Started,
-    client: Client,
-    house: House,
-    printed: bytes,
-    eventually: Eventually,
-    full: str,
+    disk: Disk, started: Started, client: Client, house: House, printed: bytes, full: str
 ) -> None:
     settings = {full: str(disk.path), "PECIA_SOURCE_ALLOW": '["127.0.0.0/8"]', "PECIA_SOURCE_PORTS": "[]"}
     worker = started.worker("ingest", **settings)

@@ -22,9 +22,8 @@ from pecia_schemas.states import Stage
 from pecia_workers.ledger.database import fetch
 from pecia_workers.ledger.recovery import Judge
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity, is_registered
-from tests.shared.fixture_types import Eventually
 from tests.shared.house import House, hear_nothing
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.soak.surroundings import Proxy
 
 pytestmark = pytest.mark.gate
@@ -127,7 +126,7 @@ def read(database_url: str) -> None:
         connection.execute("SELECT count(*) FROM jobs")
 
 
-def test_a_statement_of_a_silent_worker_ends(house: House, proxied: House, eventually: Eventually) -> None:
+def test_a_statement_of_a_silent_worker_ends(house: House, proxied: House) -> None:
     async def sleep(database: AsyncEngine) -> None:
         with pytest.raises(OperationalError):
             await select(database, "pg_sleep(60)")
@@ -154,7 +153,7 @@ def test_the_server_bounds_a_transaction_on_a_connection_out_of_the_pool(databas
 
 
 def test_a_supervisor_that_asks_for_its_workers_is_not_held_up(
-    house: House, proxied: House, proxy: Proxy, eventually: Eventually
+    house: House, proxied: House, proxy: Proxy
 ) -> None:
     """Its connection is a new one each time, and falls silent while SQLAlchemy gets to know the server."""
     proxy.delay(0.5)

@@ -20,9 +20,8 @@ from pecia.gateway.bounds import BoundedBodies
 from pecia.gateway.identity import GatewayConfiguration
 from pecia.gateway.problems import ProblemError
 from pecia.review.app import Work, review_of
-from tests.shared.fixture_types import Eventually
 from tests.shared.gateways import listening
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 GET = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"
@@ -99,9 +98,7 @@ def test_headers_without_end_end_the_connection(begun: bytes, chunk: bytes) -> N
             assert code_of(all_of(connection)) == (431, "too_large")
 
 
-def test_a_head_that_is_not_finished_in_time_ends_the_connection(
-    monkeypatch: pytest.MonkeyPatch, eventually: Eventually
-) -> None:
+def test_a_head_that_is_not_finished_in_time_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEAD_S", 0.1)
     with listening(echo) as port:
         with connected(port) as connection:
@@ -135,10 +132,7 @@ def test_a_body_that_stalls_is_given_up(
     )
     monkeypatch.setattr(bounds, "IDLE_S", 0.1)
     monkeypatch.setattr(bounds, "_LINGER_S", 0.1)
-    with (
-        listening(make_app(unreached, review_of(Work(), "token"))) as port,
-        connected(port) as connection,
-    ):
+    with listening(make_app(unreached, review_of(Work(), "token"))) as port, connected(port) as connection:
         path = b"/review/token/api/pages/0190b3c8-7e1a-7c55-b1d2-3c8f0a6f9e11/1"
         head = POST.replace(b"/ ", path + b" ", 1)[:-2] + b"Content-Type: application/json\r\n\r\n"
         connection.sendall(head + first)

@@ -22,7 +22,6 @@ from pecia_schemas.states import Stage
 from pecia_workers.engines.simulated import InstantEngine
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.ledger.recovery import Judge
-from pecia_workers.protocol.attempts import PartCancelledError, RuntimeLostError
 from pecia_workers.protocol.base import (
     Budget,
     EngineDeadError,
@@ -31,14 +30,14 @@ from pecia_workers.protocol.base import (
     Generation,
     Load,
 )
-from pecia_workers.protocol.parts import ClaimedPart, Done
+from pecia_workers.protocol.parts import ClaimedPart, Done, PartCancelledError, RuntimeLostError
 from pecia_workers.worker import runtime as runtimes
 from pecia_workers.worker.runtime import Runtime
 from pecia_workers.worker.stages import failure_of
 from tests.shared.failing_writes import fail_writes, let_writes_pass
-from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.fixture_types import Picture
 from tests.shared.house import House, hear_nothing
-from tests.shared.limits import WAIT_S, until
+from tests.shared.limits import WAIT_S, eventually, until
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
@@ -131,8 +130,8 @@ def test_a_part_of_a_cancelled_job_is_ended_at_once_and_left_as_it_is(
     assert parts_of(house) == [("cancelled", 0)]
 
 
-def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(  # noqa: PLR0917  fixtures
-    client: Client, settings: WorkerSettings, part: UUID, redis_url: str, house: House, eventually: Eventually
+def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(
+    client: Client, settings: WorkerSettings, part: UUID, redis_url: str, house: House
 ) -> None:
     """The retry's part runs when the announcement of the cancellation before it arrives."""
     (job,) = client.jobs()
@@ -146,7 +145,7 @@ def test_news_of_a_cancellation_that_a_retry_has_overtaken_lose_no_part(  # noqa
 
 
 def test_a_worker_that_was_taken_for_dead_lets_go_and_no_death_is_left(
-    settings: WorkerSettings, part: UUID, house: House, eventually: Eventually
+    settings: WorkerSettings, part: UUID, house: House
 ) -> None:
     def take_for_dead() -> None:
         house.query("UPDATE workers SET lost_at = now() + interval '1 minute'")

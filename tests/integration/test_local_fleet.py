@@ -22,8 +22,8 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local import fleet as fleet_module
 from pecia_workers.local.fleet import LocalFleet, WorkerCommand
 from pecia_workers.local.process import EmbeddedError, FleetRunningError, Service, ServiceState, processes_in
-from tests.shared.fixture_types import Eventually
 from tests.shared.forking import forked_for, templates_of
+from tests.shared.limits import WAIT_S, eventually
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("own_templates")]
 
@@ -93,7 +93,7 @@ def test_a_fleet_says_what_runs_where_and_has_its_tables(fleet: LocalFleet) -> N
         assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
 
 
-def test_a_dead_worker_is_replaced_and_its_children_end(fleet: LocalFleet, eventually: Eventually) -> None:
+def test_a_dead_worker_is_replaced_and_its_children_end(fleet: LocalFleet) -> None:
     payloads = fleet.home.payloads
     before = set(eventually(lambda: len(found := processes_in(payloads)) == 3 and found))
     restarts = _service(fleet, "sleeper").restarts
@@ -105,7 +105,7 @@ def test_a_dead_worker_is_replaced_and_its_children_end(fleet: LocalFleet, event
 
 
 @pytest.mark.parametrize("name", ["redis", "postgres"])
-def test_a_dead_server_comes_back_as_it_was(fleet: LocalFleet, eventually: Eventually, name: str) -> None:
+def test_a_dead_server_comes_back_as_it_was(fleet: LocalFleet, name: str) -> None:
     with Redis.from_url(fleet.settings.redis_url.get_secret_value()) as client:
         client.set("k", "v")
         eventually(lambda: not client.info("persistence")["aof_buffer_length"])
@@ -126,13 +126,7 @@ def test_a_dead_server_comes_back_as_it_was(fleet: LocalFleet, eventually: Event
     ids=["for a while", "until it has died too often"],
 )
 def test_a_worker_that_cannot_run_is_tried_again_and_named(
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    eventually: Eventually,
-    *,
-    tries: int | None,
-    timeout: float,
-    told: str,
+    home: Path, monkeypatch: pytest.MonkeyPatch, *, tries: int | None, timeout: float, told: str
 ) -> None:
     if tries:
         monkeypatch.setattr(fleet_module, "_TRIES", tries)
@@ -141,6 +135,18 @@ def test_a_worker_that_cannot_run_is_tried_again_and_named(
         with pytest.raises(EmbeddedError, match=told):
             fleet.wait_ready(timeout)
         eventually(lambda: _service(fleet, "broken").restarts)
+
+
+def test_an_engine_that_its_settings_cannot_run_ends_the_wait_at_its_first_exit_with_its_reason(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "_TRIES", 10**6)
+    settings = WorkerSettings(flower_port=0, engine="vllm", model=str(home))
+    with (
+        LocalFleet(home / "fleet", settings=settings) as fleet,
+        pytest.raises(EmbeddedError, match=r"engine \(.*\n.*cannot start: EngineUnavailableError: "),
+    ):
+        fleet.wait_ready(WAIT_S)
 
 
 def test_a_fleet_that_shall_stop_is_not_waited_for(home: Path) -> None:
@@ -195,9 +201,7 @@ def test_of_supervisors_that_start_in_one_home_at_once_one_begins_and_the_others
             fleet.stop()
 
 
-def test_a_supervisor_that_is_suspended_or_killed_or_stopping_is_told_from_one_that_runs(
-    home: Path, eventually: Eventually
-) -> None:
+def test_a_supervisor_that_is_suspended_or_killed_or_stopping_is_told_from_one_that_runs(home: Path) -> None:
     slow = WorkerCommand(
         name="slow",
         command=(
@@ -281,7 +285,7 @@ def test_a_failed_migration_stops_the_start_and_says_why(home: Path) -> None:
     assert _processes_of(fleet.home.path) == []
 
 
-def test_nothing_survives_a_killed_supervisor(home: Path, short_path: Path, eventually: Eventually) -> None:
+def test_nothing_survives_a_killed_supervisor(home: Path, short_path: Path) -> None:
     forked = short_path / "forked.py"
     forked.write_text(_FORKED)
     command = [sys.executable, "-c", _SUPERVISOR, str(home), _SLEEPER.command[-1], str(forked)]
@@ -306,7 +310,7 @@ def test_nothing_survives_a_killed_supervisor(home: Path, short_path: Path, even
 
 
 def test_a_forked_worker_has_an_environment_of_its_own(
-    home: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+    home: Path, short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PECIA_ENGINE", "not the fleet's")
     names = ("one", "other")
@@ -320,9 +324,7 @@ def test_a_forked_worker_has_an_environment_of_its_own(
         assert not any("PECIA_ENGINE" in one for one in told)
 
 
-def test_forked_workers_start_again_though_what_forked_them_was_killed(
-    home: Path, short_path: Path, eventually: Eventually
-) -> None:
+def test_forked_workers_start_again_though_what_forked_them_was_killed(home: Path, short_path: Path) -> None:
     with _unmigrated(home, _forked(short_path)) as fleet:
         fleet.wait_ready()
         (template,) = templates_of()

@@ -15,10 +15,10 @@ from pecia_workers.observability.metrics import REGISTRY
 from pecia_workers.observability.metrics_page import worker_page
 from pecia_workers.queue.lists import connect
 from pecia_workers.queue.transport import Capacity, Keeper
-from tests.shared.fixture_types import Eventually, Make
+from tests.shared.fixture_types import Make
 from tests.shared.house import House
 from tests.shared.http_doubles import free_port
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.queueing import messages
 
 QUEUES = ["read.urgent", "read.normal", "read.bulk"]
@@ -93,7 +93,7 @@ def settings_with_a_page(redis_url: str, database_url: str) -> WorkerSettings:
 
 
 def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
-    redis_server: Make, database_url: str, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    redis_server: Make, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pecia_workers.observability.metrics._HEALTH_EVERY_S", 0.05)
     server = redis_server()
@@ -113,7 +113,7 @@ def test_a_worker_is_ready_once_it_has_begun_and_while_redis_answers(
 
 
 def test_a_worker_that_claims_nothing_of_its_lists_goes_red_until_it_claims(
-    house: House, redis: Redis, keeper: Keeper, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    house: House, redis: Redis, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pecia_workers.observability.metrics._HEALTH_EVERY_S", 0.05)
     monkeypatch.setattr("pecia_workers.observability.metrics._TIMEOUT_S", 0.5)

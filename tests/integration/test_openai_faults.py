@@ -24,8 +24,7 @@ from pecia_workers.protocol.base import (
 )
 from tests.shared.asking_openai import KEY, WORDS, answer, asked, at_work, under_way
 from tests.shared.chat_server import Behaviour, ChatServerDouble, Fault, serving
-from tests.shared.fixture_types import Eventually
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 pytestmark = pytest.mark.gate
 
@@ -123,7 +122,7 @@ def test_no_more_requests_are_there_at_a_time_than_connections() -> None:
     assert server.most_answering == 2
 
 
-def test_a_request_given_up_ends_at_the_server(eventually: Eventually) -> None:
+def test_a_request_given_up_ends_at_the_server() -> None:
     with serving(Behaviour(text=LONG, takes_s=20)) as server, at_work(server) as (runner, engine):
 
         async def story() -> None:

@@ -18,9 +18,9 @@ from typer.testing import Result
 from pecia import Client, Job, JobState, Page, ReadDocument
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Document
-from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.fixture_types import Picture
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.overhearing import redis_keys
 from tests.shared.snippets import blocks
 
@@ -98,7 +98,7 @@ def test_a_picture_goes_straight_to_its_lane_if_its_page_is_all_that_is_asked_fo
 
 
 def test_what_the_documentation_shows_is_what_happens(
-    client: Client, work: Work, eventually: Eventually, stores: dict[str, str], tmp_path: Path
+    client: Client, work: Work, stores: dict[str, str], tmp_path: Path
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text()
     _, some_pages, a_password = blocks(page, "python")
@@ -134,10 +134,7 @@ def test_the_right_password_opens_a_pdf_after_a_retry_too_and_others_are_told(
         work(client.submit(ReadDocument(document, password=password))) for password in (None, "Sampleton")
     )
     assert failure(missing) == (FailureCode.ENCRYPTED, "The PDF asks for a password.")
-    assert failure(wrong) == (
-        FailureCode.ENCRYPTED,
-        "The PDF cannot be opened with the given password.",
-    )
+    assert failure(wrong) == (FailureCode.ENCRYPTED, "The PDF cannot be opened with the given password.")
     assert "with the right `password=`" in FailureCode.ENCRYPTED.advice
 
 

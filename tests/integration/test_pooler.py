@@ -30,9 +30,10 @@ from pecia_workers.local.process import Account, spawn
 from pecia_workers.local.servers import EmbeddedPostgres
 from pecia_workers.protocol.parts import Done, Finished
 from pecia_workers.upkeep.loop import _duties, open_stores
-from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.fixture_types import Picture
 from tests.shared.hand_made_pdfs import blank_pdf
 from tests.shared.house import House, claimed
+from tests.shared.limits import eventually
 from tests.shared.synced import synced
 
 _PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -69,7 +70,7 @@ def pooled(session_postgres: EmbeddedPostgres, short_path: Path) -> Iterator[Cal
 
 
 @pytest.fixture
-def pooled_url(pooled: Callable[[str], str], database_url: str, eventually: Eventually) -> str:
+def pooled_url(pooled: Callable[[str], str], database_url: str) -> str:
     """The test's database through the pooler, which has all its server connections."""
     url = pooled(database_url)
     eventually(lambda: all_are_open(url))
@@ -140,9 +141,7 @@ def test_upkeep_does_all_its_steps(pooled_url: str, redis_url: str, client: Clie
     assert strangers_find(pooled_url) == {("0", "0", 0)}
 
 
-def test_the_tables_are_made_and_kept(
-    pooled: Callable[[str], str], empty_database_url: str, eventually: Eventually
-) -> None:
+def test_the_tables_are_made_and_kept(pooled: Callable[[str], str], empty_database_url: str) -> None:
     url = pooled(empty_database_url)
     eventually(lambda: all_are_open(url))
     pecia_migrations.upgrade(url)

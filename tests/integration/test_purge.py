@@ -15,9 +15,8 @@ from pecia import Client, DocumentFate, Job, JobErasedError, PayloadStoreUnavail
 from pecia_schemas import discards
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import JobState, new_id
-from tests.shared.fixture_types import Eventually
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.tables import texts_of_tables
 
 pytestmark = pytest.mark.gate
@@ -153,7 +152,7 @@ def test_a_document_that_is_erased_between_its_upload_and_its_job_is_asked_for_a
 
 
 def test_a_removal_waits_for_a_submit_that_has_seen_the_document(
-    client: Client, submit: Submit, house: House, eventually: Eventually
+    client: Client, submit: Submit, house: House
 ) -> None:
     former, other = submit(), submit()
     with submitting(house.database_url, other.id) as finish, ThreadPoolExecutor(1) as thread:
@@ -186,7 +185,7 @@ def is_waiting(house: House) -> bool:
     return bool(house.query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
 
 
-def test_a_submit_waits_for_a_removal(submit: Submit, house: House, eventually: Eventually) -> None:
+def test_a_submit_waits_for_a_removal(submit: Submit, house: House) -> None:
     submit()
     (document,) = house.files()
     with psycopg.connect(house.database_url) as removing, ThreadPoolExecutor(1) as thread:

@@ -20,7 +20,8 @@ from pecia_workers.queue import transport
 from pecia_workers.queue.lists import celery_settings, claimed_name, connect, count_waiting
 from pecia_workers.queue.transport import Capacity, Keeper
 from tests.shared import queueing
-from tests.shared.fixture_types import Eventually, Make
+from tests.shared.fixture_types import Make
+from tests.shared.limits import eventually
 from tests.shared.queueing import messages, put_back
 
 QUEUE = "read.normal"
@@ -222,7 +223,7 @@ def test_whatever_breaks_off_every_message_is_delivered_and_but_for_lost_put_bac
     assert (worker.keeper.held, waiting(redis)) == (0, 0)
 
 
-def test_what_goes_back_does_once_redis_is_there_again(redis_server: Make, eventually: Eventually) -> None:
+def test_what_goes_back_does_once_redis_is_there_again(redis_server: Make) -> None:
     server = redis_server()
     with connect(server.url) as redis:
         keeper = open_keeper(redis)

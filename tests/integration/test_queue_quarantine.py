@@ -12,13 +12,7 @@ from redis import Redis
 
 from pecia_schemas.messages import PartMessage, publish
 from pecia_schemas.states import Lane, Stage
-from pecia_workers.queue.lists import (
-    SERVED,
-    LaneRules,
-    claimed_name,
-    drainers_name,
-    held_parts,
-)
+from pecia_workers.queue.lists import SERVED, LaneRules, claimed_name, drainers_name, held_parts
 from tests.shared import queueing
 from tests.shared.queueing import messages, put_back
 

@@ -93,9 +93,7 @@ def read_after(statement: str, page: NDArray[np.uint8], directory: Path) -> tupl
     return PageRead.model_validate_json(answer), flushed == "True"
 
 
-def test_engine_processes_take_subnormal_numbers_for_zero(
-    running: tuple[asyncio.Runner, OcrEngine],
-) -> None:
+def test_engine_processes_take_subnormal_numbers_for_zero(running: tuple[asyncio.Runner, OcrEngine]) -> None:
     runner, engine = running
     form = frames.plain(TypeAdapter(float))
     product = engine._processes.call(form, operator.mul, 5e-324, 1.0, timeout=WAIT_S)

@@ -23,8 +23,8 @@ from pecia_workers.queue import transport
 from pecia_workers.queue.lists import QUEUES
 from pecia_workers.queue.transport import Capacity, Keeper
 from tests.shared.failover import RedisPair, redis_pair
-from tests.shared.fixture_types import Eventually, Make
-from tests.shared.limits import WAIT_S
+from tests.shared.fixture_types import Make
+from tests.shared.limits import WAIT_S, eventually
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def write_on_pipeline(redis: Redis) -> Any:
 
 @pytest.mark.parametrize("use", [write, run_script, write_on_pipeline])
 def test_a_write_that_a_former_master_refuses_is_made_at_the_new_one(
-    pair: RedisPair, use: Callable[[Redis], Any], eventually: Eventually
+    pair: RedisPair, use: Callable[[Redis], Any]
 ) -> None:
     with connect(pair.url) as redis:
         use(redis)
@@ -66,7 +66,7 @@ def test_a_write_that_a_former_master_refuses_is_made_at_the_new_one(
         eventually(lambda: not pair.left_behind())
 
 
-async def test_so_it_is_on_a_loop(pair: RedisPair, eventually: Eventually) -> None:
+async def test_so_it_is_on_a_loop(pair: RedisPair) -> None:
     redis = connect_async(pair.url)
     await redis.set("key", 1)
     pair.fail_over()
@@ -95,7 +95,7 @@ async def test_a_redis_that_stands_still_is_given_up_on_a_loop(redis_server: Mak
     await redis.aclose()
 
 
-def test_one_refusal_ends_every_connection_of_the_process(pair: RedisPair, eventually: Eventually) -> None:
+def test_one_refusal_ends_every_connection_of_the_process(pair: RedisPair) -> None:
     with connect(pair.url) as writer, connect(pair.url) as reader:
         writer.set("key", "old")
         assert reader.get("key") == b"old"
@@ -106,7 +106,7 @@ def test_one_refusal_ends_every_connection_of_the_process(pair: RedisPair, event
 
 
 @pytest.mark.usefixtures("_checked_often")
-def test_a_connection_that_only_reads_finds_the_new_master(pair: RedisPair, eventually: Eventually) -> None:
+def test_a_connection_that_only_reads_finds_the_new_master(pair: RedisPair) -> None:
     with connect(pair.url) as redis:
         assert redis.get("key") is None
         pair.fail_over()
@@ -115,7 +115,7 @@ def test_a_connection_that_only_reads_finds_the_new_master(pair: RedisPair, even
 
 
 @pytest.mark.usefixtures("_checked_often")
-def test_a_subscriber_hears_the_new_master(pair: RedisPair, eventually: Eventually) -> None:
+def test_a_subscriber_hears_the_new_master(pair: RedisPair) -> None:
     with connect(pair.url) as redis, redis.pubsub(ignore_subscribe_messages=True) as pubsub:
         pubsub.subscribe("news")
         pair.fail_over()
@@ -142,7 +142,7 @@ async def test_so_does_one_on_a_loop(pair: RedisPair) -> None:
 
 
 @pytest.mark.usefixtures("_checked_often")
-def test_flower_hears_the_events_at_the_new_master(pair: RedisPair, eventually: Eventually) -> None:
+def test_flower_hears_the_events_at_the_new_master(pair: RedisPair) -> None:
     app, heard = FleetApp(WorkerSettings(redis_url=SecretStr(pair.url))), Event()
 
     def listen() -> None:
@@ -182,7 +182,7 @@ class OpenGate:
 
 
 def test_redis_serves_as_far_as_what_claims_reaches_it(
-    pair: RedisPair, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    pair: RedisPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "_AWAY_AFTER_S", 1)
     first, _ = pair.servers

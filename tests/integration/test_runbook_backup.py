@@ -17,8 +17,9 @@ import pecia_migrations
 from pecia import Client, Document, Job, JobNotFoundError, JobState, ReadDocument
 from pecia_workers.local.servers import EmbeddedPostgres, postgres_programs
 from tests.shared.compose_stack import COMPOSE
-from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.fixture_types import Picture
 from tests.shared.forking import Started
+from tests.shared.limits import eventually
 from tests.shared.runbook import RUNBOOK, Typed, typed
 from tests.shared.snippets import blocks
 
@@ -122,7 +123,7 @@ def test_what_the_backup_had_is_back_and_the_fleet_goes_on(
 
 
 def test_redis_needs_no_backup(
-    submit: Callable[[int], Job[Document]], started: Started, redis_url: str, eventually: Eventually
+    submit: Callable[[int], Job[Document]], started: Started, redis_url: str
 ) -> None:
     with Redis.from_url(redis_url) as redis:
         submit(1)

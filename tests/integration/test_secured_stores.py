@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 
 from pecia import AsyncClient, Client, DatabaseUnavailableError, JobTimeoutError, ReadDocument
 from pecia.aio.connections import AsyncPublisher
-from pecia.gateway import sharing
+from pecia.gateway import bounds
 from pecia_schemas.connecting import refusal_of_postgres, refusal_of_redis
 from pecia_workers.ledger.database import open_database
 from pecia_workers.local.servers import EmbeddedPostgres
@@ -208,11 +208,11 @@ def test_a_client_whom_redis_alone_refuses_is_served_and_warned_once(
 async def test_a_gateway_counts_requests_with_the_account_of_clients(
     stores: SecuredStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "_PATIENCE_S", WAIT_S)  # a busy machine is no Redis without an answer
+    monkeypatch.setattr(bounds, "_PATIENCE_S", WAIT_S)  # a busy machine is no Redis without an answer
     bus = AsyncPublisher(
         lambda: stores.redis_url("client"), connect_timeout=timedelta(seconds=WAIT_S), window=1
     )
-    rate, key = sharing.SharedRate(bus, 0.01), uuid4()
+    rate, key = bounds.SharedRate(bus, 0.01), uuid4()
     try:
         assert [await rate.take(key) for _ in range(2)] == [True, False]
     finally:

@@ -9,7 +9,7 @@ import pytest
 
 from pecia_schemas.failures import FailureCode
 from pecia_workers.outgoing.sources import Buckets
-from pecia_workers.protocol.attempts import StorageUnavailableError
+from pecia_workers.protocol.parts import StorageUnavailableError
 from tests.shared import fetching
 from tests.shared.document_server import Answer, handing_out
 from tests.shared.fetching import DOCUMENT, LIMIT, REFUSED, TOKEN, UNREACHABLE

@@ -27,8 +27,7 @@ from pecia_workers.ledger.recovery import find_orphaned, requeue_orphaned
 from pecia_workers.ledger.rekeying import rewrap
 from pecia_workers.ledger.retention import retention_steps
 from pecia_workers.outgoing.sources import Intake
-from pecia_workers.protocol.attempts import PartCancelledError, PartFailedError
-from pecia_workers.protocol.parts import ClaimedPart
+from pecia_workers.protocol.parts import ClaimedPart, PartCancelledError, PartFailedError
 from tests.shared.document_server import Answer, DocumentServer, handing_out
 from tests.shared.house import House, claimed, hear_nothing
 from tests.shared.limits import WAIT_S, until

@@ -24,8 +24,9 @@ import pecia_migrations
 from pecia import AsyncClient, Client, ClientSettings, Lane, ReadDocument, errors
 from pecia_schemas.media import PayloadRef
 from pecia_schemas.payloads import PayloadStore
-from tests.shared.fixture_types import Eventually, Make, Picture
+from tests.shared.fixture_types import Make, Picture
 from tests.shared.house import House
+from tests.shared.limits import eventually
 
 BATCH = 1_000
 """As many tasks as are written together."""
@@ -122,7 +123,7 @@ def test_an_erased_document_is_refused_alone(client: Client, house: House, store
 
 
 def test_postgres_that_dies_in_the_middle_leaves_what_was_accepted_in_reach(
-    postgres_server: Make, redis_url: str, payload_url: str, stored: PayloadRef, eventually: Eventually
+    postgres_server: Make, redis_url: str, payload_url: str, stored: PayloadRef
 ) -> None:
     server = postgres_server()
     url = server.url_of("postgres")

@@ -12,8 +12,7 @@ import pytest
 from pecia_schemas.settings import SettingsError, WorkerSettings, read_settings
 from pecia_workers.processes import service
 from pecia_workers.processes.service import termination_heard
-from tests.shared.fixture_types import Eventually
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.metadata_server import metadata_server
 from tests.shared.snippets import ROOT
 
@@ -32,7 +31,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 @pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
 def test_the_example_creates_the_file_when_the_cloud_takes_this_machine_and_not_before(
-    cloud: str, tmp_path: Path, eventually: Eventually
+    cloud: str, tmp_path: Path
 ) -> None:
     notice = tmp_path / "notice"
     with metadata_server() as server:
@@ -46,7 +45,7 @@ def test_the_example_creates_the_file_when_the_cloud_takes_this_machine_and_not_
     assert notice.exists()
 
 
-def test_a_new_file_stops_a_worker(tmp_path: Path, stopped: threading.Event, eventually: Eventually) -> None:
+def test_a_new_file_stops_a_worker(tmp_path: Path, stopped: threading.Event) -> None:
     notice = tmp_path / "notice"
     with termination_heard(str(notice)):
         assert not stopped.wait(0.1)

@@ -17,14 +17,15 @@ from pecia_workers.engines.simulated import Clock
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.media.turns import ALL_ALIKE, Call
 from pecia_workers.observability.metrics import REGISTRY
-from pecia_workers.protocol.attempts import (
+from pecia_workers.protocol.parts import (
+    ClaimedPart,
+    Outcome,
     PartCancelledError,
     PartFailedError,
     clocked,
     limited,
     worked_longer,
 )
-from pecia_workers.protocol.parts import ClaimedPart, Outcome
 from pecia_workers.upkeep.loop import expire, open_stores
 from pecia_workers.worker.runtime import Runtime
 from tests.shared.fixture_types import Picture

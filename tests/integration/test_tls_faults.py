@@ -15,8 +15,8 @@ from pecia_schemas.failures import FailureCode
 from pecia_workers.outgoing.sources import Web
 from tests.shared import fetching
 from tests.shared.fetching import UNREACHABLE
-from tests.shared.fixture_types import Eventually
-from tests.shared.receivers import Outbox, outbox, settings_for, working
+from tests.shared.limits import eventually
+from tests.shared.receivers import Outbox, outbox
 from tests.shared.tls_faults import answering, tls_faults
 from tests.shared.tls_servers import Authority
 
@@ -89,14 +89,13 @@ def test_a_document_that_tls_keeps_away_says_why(ports: dict[str, int], name: st
 
 
 def test_a_receiver_with_bad_tls_costs_one_code_for_each_try_and_nothing_stays_open(
-    ports: dict[str, int], outbox: Outbox, database_url: str, eventually: Eventually
+    ports: dict[str, int], outbox: Outbox
 ) -> None:
     urls = [f"https://localhost:{port}/hook" for port in ports.values()]
     before = open_now()
     names = dict(zip(outbox.promise_all(urls), ports, strict=True))
-    settings = settings_for(database_url, webhook_timeout=SECONDS, webhook_attempts=1)
 
-    with capture_logs() as logs, working(settings):
+    with capture_logs() as logs, outbox.working(webhook_timeout=SECONDS, webhook_attempts=1):
         eventually(lambda: all(row["state"] == "dead" for row in outbox.rows()))
 
     codes = {name: code for name, (code, _) in EXPECTED.items()}

@@ -17,7 +17,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia.webhooks import verify
 from pecia_migrations import upgrade
 from pecia_schemas.events import NoticeType
-from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState, JobState
 from pecia_workers.ledger.outbox import (
     ClaimedDelivery,
@@ -30,34 +29,21 @@ from pecia_workers.ledger.outbox import (
 from pecia_workers.outgoing.places import Places
 from pecia_workers.outgoing.webhooks import RETRIES
 from tests.shared.failing_writes import fail_writes, let_writes_pass
-from tests.shared.fixture_types import Eventually, Make
+from tests.shared.fixture_types import Make
 from tests.shared.forking import Started
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
-from tests.shared.receivers import (
-    DOCUMENT_TEXT,
-    SECRET,
-    Answer,
-    Outbox,
-    Receiver,
-    outbox,
-    receiver,
-    settings,
-    settings_for,
-    working,
-)
+from tests.shared.limits import WAIT_S, eventually
+from tests.shared.receivers import DOCUMENT_TEXT, SECRET, Answer, Outbox, Receiver, outbox, receiver
 
-__all__ = ["outbox", "receiver", "settings"]
+__all__ = ["outbox", "receiver"]
 
 AT_ONCE = 10
 
 
-def test_a_finished_job_is_told_signed_and_without_text(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
-) -> None:
+def test_a_finished_job_is_told_signed_and_without_text(outbox: Outbox, receiver: Receiver) -> None:
     delivery = outbox.promise(receiver.url)
 
-    with working(settings):
+    with outbox.working():
         eventually(lambda: outbox.state(delivery) == "delivered")
 
     (request,) = receiver.requests
@@ -87,11 +73,7 @@ def test_all_times_are_utc_whatever_the_zone_of_the_database(outbox: Outbox, rec
 
 
 def test_names_that_are_not_resolved_hold_up_nobody_else(
-    outbox: Outbox,
-    receiver: Receiver,
-    database_url: str,
-    eventually: Eventually,
-    monkeypatch: pytest.MonkeyPatch,
+    outbox: Outbox, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve, answers = socket.getaddrinfo, threading.Event()
 
@@ -102,7 +84,7 @@ def test_names_that_are_not_resolved_hold_up_nobody_else(
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
     outbox.promise_all([f"http://{number}.silent.example:{receiver.server_port}/" for number in range(40)])
-    with working(settings_for(database_url, webhook_timeout=timedelta(minutes=1))):
+    with outbox.working(webhook_timeout=timedelta(minutes=1)):
         eventually(lambda: len(outbox.rows("WHERE attempts = 1")) == 40)
         well = outbox.promise(receiver.url)
         eventually(lambda: outbox.state(well) == "delivered")
@@ -110,12 +92,10 @@ def test_names_that_are_not_resolved_hold_up_nobody_else(
         answers.set()
 
 
-def test_between_tries_the_row_says_when_it_goes_on(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
-) -> None:
+def test_between_tries_the_row_says_when_it_goes_on(outbox: Outbox, receiver: Receiver) -> None:
     receiver.planned = [Answer(503, headers={"retry-after": "3600"})]
     delivery = outbox.promise(receiver.url)
-    with working(settings, RETRIES):
+    with outbox.working(RETRIES):
         eventually(lambda: outbox.row(delivery)["last_status"] == 503)
     (row,) = outbox.query("SELECT state, last_error, next_at - now() AS pause FROM deliveries")
     assert (row["state"], row["last_error"]) == ("pending", "http_503")
@@ -133,50 +113,37 @@ def test_between_tries_the_row_says_when_it_goes_on(
     ],
 )
 def test_who_does_not_take_it_is_tried_until_the_attempts_are_used_up_and_who_is_gone_once(  # noqa: PLR0917  fixtures
-    answer: Answer,
-    status: int | None,
-    error: str,
-    tries: int,
-    outbox: Outbox,
-    receiver: Receiver,
-    database_url: str,
-    eventually: Eventually,
+    answer: Answer, status: int | None, error: str, tries: int, outbox: Outbox, receiver: Receiver
 ) -> None:
     receiver.planned = [answer] * 4
     delivery = outbox.promise(receiver.url)
     limits = {"webhook_attempts": 2, "webhook_timeout": timedelta(seconds=2 if answer.delay_s else 20)}
-    with working(settings_for(database_url, **limits)):
+    with outbox.working(**limits):
         eventually(lambda: outbox.state(delivery) == "dead")
     row = outbox.row(delivery)
     assert (row["attempts"], row["last_status"], row["last_error"]) == (tries, status, error)
     assert [request.path for request in receiver.requests] == ["/hook"] * tries
 
 
-def test_a_private_address_is_dead_at_once_and_never_called(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
-) -> None:
+def test_a_private_address_is_dead_at_once_and_never_called(outbox: Outbox, receiver: Receiver) -> None:
     delivery = outbox.promise(receiver.url)
-    with working(settings_for(database_url, webhook_allow=[])):
+    with outbox.working(webhook_allow=[]):
         eventually(lambda: outbox.state(delivery) == "dead")
     assert outbox.row(delivery)["last_error"] == "refused_address"
     assert receiver.requests == []
 
 
-def test_several_workers_share_an_outbox_and_tell_everything_once(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
-) -> None:
+def test_several_workers_share_an_outbox_and_tell_everything_once(outbox: Outbox, receiver: Receiver) -> None:
     promised = set(map(str, outbox.promise_all([receiver.url] * 40)))
-    with working(settings), working(settings), working(settings):
+    with outbox.working(), outbox.working(), outbox.working():
         eventually(lambda: all(row["state"] == "delivered" for row in outbox.rows()))
     assert sorted([request.headers["webhook-id"] for request in receiver.requests]) == sorted(promised)
 
 
-def test_what_a_dead_worker_had_claimed_comes_again(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, house: House, eventually: Eventually
-) -> None:
+def test_what_a_dead_worker_had_claimed_comes_again(outbox: Outbox, receiver: Receiver, house: House) -> None:
     delivery = outbox.promise(receiver.url)
     claim(house, visibility=timedelta(hours=1))  # by a worker that is never heard of again
-    with working(settings):
+    with outbox.working():
         time.sleep(0.5)
         assert receiver.requests == []
         outbox.execute("UPDATE deliveries SET next_at = now()")
@@ -210,14 +177,14 @@ def free() -> Places:
 
 
 def test_a_claim_reads_no_more_however_many_callbacks_wait_for_however_many_receivers(
-    outbox: Outbox, house: House, eventually: Eventually
+    outbox: Outbox, house: House
 ) -> None:
-    few = blocks_read_by_a_claim(outbox, house, 100, eventually)
-    many = blocks_read_by_a_claim(outbox, house, 30_000, eventually)
+    few = blocks_read_by_a_claim(outbox, house, 100)
+    many = blocks_read_by_a_claim(outbox, house, 30_000)
     assert many < 3 * few  # an index is a level deeper
 
 
-def blocks_read_by_a_claim(outbox: Outbox, house: House, receivers: int, eventually: Eventually) -> int:
+def blocks_read_by_a_claim(outbox: Outbox, house: House, receivers: int) -> int:
     """Blocks of tables and indexes, behind a callback for each of so many receivers."""
     outbox.execute("TRUNCATE deliveries, receivers CASCADE")
     outbox.execute(
@@ -238,12 +205,10 @@ def blocks_read_by_a_claim(outbox: Outbox, house: House, receivers: int, eventua
     return after - int(before[0]["blocks"])
 
 
-def test_the_worker_outlasts_a_restart_of_postgres(
-    postgres_server: Make, receiver: Receiver, eventually: Eventually
-) -> None:
+def test_the_worker_outlasts_a_restart_of_postgres(postgres_server: Make, receiver: Receiver) -> None:
     first = postgres_server(durable=True)
     upgrade(first.url)
-    with closing(Outbox(first.url)) as outbox, working(settings_for(first.url)):
+    with closing(Outbox(first.url)) as outbox, outbox.working():
         first.kill()
         time.sleep(0.5)
         postgres_server(replaces=first, durable=True)
@@ -253,7 +218,7 @@ def test_the_worker_outlasts_a_restart_of_postgres(
 
 @pytest.mark.parametrize("sqlstate", ["25006", "54000"])
 def test_a_try_that_postgres_does_not_take_keeps_no_other_from_being_told(
-    sqlstate: str, outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    sqlstate: str, outbox: Outbox, receiver: Receiver, database_url: str
 ) -> None:
     outbox.make_well(receiver)
     hindered, other = outbox.promise_all([receiver.url, f"{receiver.url}/other"])
@@ -263,7 +228,7 @@ def test_a_try_that_postgres_does_not_take_keeps_no_other_from_being_told(
         sqlstate,
         row=psycopg.sql.SQL("NEW.delivery_id = {}").format(psycopg.sql.Literal(hindered)),
     )
-    with working(settings_for(database_url)):
+    with outbox.working():
         eventually(lambda: outbox.state(other) == "delivered")
         eventually(lambda: outbox.row(hindered)["attempts"] == 1)
         later = outbox.promise(receiver.url)
@@ -273,7 +238,7 @@ def test_a_try_that_postgres_does_not_take_keeps_no_other_from_being_told(
 
 
 def test_a_stopped_process_finishes_what_it_has_begun_and_signs_off(
-    outbox: Outbox, receiver: Receiver, started: Started, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, started: Started
 ) -> None:
     told = threading.Event()
     receiver.planned = [Answer(after=told)]

@@ -21,7 +21,6 @@ from pecia.errors import EndpointLimitError, UnsignedCallbackWarning, WebhookVer
 from pecia.webhooks import verify
 from pecia_schemas.connecting import sqlalchemy_url
 from pecia_schemas.encryption import Keyring, new_key
-from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
 from pecia_workers.ledger.outbox import (
     DeliveryOutcome,
@@ -37,9 +36,9 @@ from pecia_workers.ledger.standing import lag
 from pecia_workers.observability.metrics import REGISTRY
 from pecia_workers.outgoing.places import Places
 from tests.shared.command import run_pecia
-from tests.shared.fixture_types import Eventually, Picture
+from tests.shared.fixture_types import Picture
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.receivers import (
     SECRET,
     Answer,
@@ -51,12 +50,9 @@ from tests.shared.receivers import (
     outbox,
     receiver,
     receiving,
-    settings,
-    settings_for,
-    working,
 )
 
-__all__ = ["client", "outbox", "receiver", "settings"]
+__all__ = ["client", "outbox", "receiver"]
 
 OLD = f'{{"old": "{new_key()}"}}'
 NEW = f'{{"new": "{new_key()}"}}'
@@ -75,12 +71,12 @@ def verifies(request: Request, secret: str | None) -> bool:
 
 
 def test_an_endpoint_is_told_under_its_own_secret_and_while_it_is_rotated_under_both(
-    outbox: Outbox, client: Client, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver
 ) -> None:
     former = client.add_endpoint(receiver.url)
     current = client.rotate_endpoint(former, overlap=timedelta(hours=1))
 
-    with working(settings):
+    with outbox.working():
         job_id = outbox.finish()
         eventually(lambda: len(receiver.requests) == 1)
         latest = client.rotate_endpoint(former, overlap=timedelta())
@@ -95,11 +91,11 @@ def test_an_endpoint_is_told_under_its_own_secret_and_while_it_is_rotated_under_
 
 
 def test_without_the_fleets_secret_endpoints_are_told_all_the_same_and_the_log_says_what_waits(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver
 ) -> None:
     client.add_endpoint(receiver.url)
     outbox.promise(receiver.url + "/own")
-    with capture_logs() as logs, working(settings_for(database_url, webhook_secret="")):
+    with capture_logs() as logs, outbox.working(webhook_secret=""):
         eventually(lambda: {one.state for one in client.deliveries()} == {"delivered", "pending"})
     assert [request.path for request in receiver.requests] == ["/hook"]
     assert [entry["event"] for entry in logs].count("callbacks_wait") == 1
@@ -128,11 +124,8 @@ def test_what_waits_for_the_fleets_secret_is_told_plainly(
 
 
 def test_secrets_are_encrypted_and_come_under_another_key(
-    outbox: Outbox, receiver: Receiver, house: House, eventually: Eventually
+    outbox: Outbox, receiver: Receiver, house: House
 ) -> None:
-    def keyed(keys: str) -> WorkerSettings:
-        return settings_for(house.database_url, encryption_keys=keys, **QUICK)
-
     with client_of(outbox, encryption_keys=SecretStr(OLD)) as client:
         former = client.add_endpoint(receiver.url)
         current = client.rotate_endpoint(former)
@@ -140,13 +133,13 @@ def test_secrets_are_encrypted_and_come_under_another_key(
         assert "whsec" not in stored
         assert stored.count("'enc': 'old'") == 2
         outbox.finish()
-        with working(keyed(NEW)):
+        with outbox.working(encryption_keys=NEW, **QUICK):
             eventually(lambda: client.deliveries()[0].attempts)
         assert client.deliveries()[0].attempts[0].error == "secret_unreadable"
         assert client.endpoints()[0].failures == 0
         both = Keyring.of(SecretStr(NEW[:-1] + "," + OLD[1:]))
         assert house.ask(lambda database: rewrap(database, both, lambda _: None)).secrets == 2
-        with working(keyed(NEW)):
+        with outbox.working(encryption_keys=NEW, **QUICK):
             eventually(lambda: client.deliveries()[0].state == "delivered")
 
     assert [verifies(receiver.requests[0], one.secret) for one in (former, current)] == [True, True]
@@ -161,13 +154,11 @@ def test_there_are_so_many_endpoints_and_no_more(outbox: Outbox) -> None:
         limited.add_endpoint("https://example.org/hook")
 
 
-def test_every_try_leaves_a_row(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
-) -> None:
+def test_every_try_leaves_a_row(outbox: Outbox, client: Client, receiver: Receiver) -> None:
     receiver.planned = [Answer(500, text="no \x00room\x1b " + "é" * 600), Answer(delay_s=9.0), Answer(204)]
     delivery = outbox.promise(receiver.url)
 
-    with working(settings_for(database_url, webhook_timeout=timedelta(seconds=3), **QUICK)):
+    with outbox.working(webhook_timeout=timedelta(seconds=3), **QUICK):
         eventually(lambda: outbox.state(delivery) == "delivered")
 
     attempts = client.delivery(delivery).attempts
@@ -184,14 +175,14 @@ def test_every_try_leaves_a_row(
 
 
 def test_who_is_gone_is_told_nothing_more_until_a_test_is_taken(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver
 ) -> None:
     endpoint = client.add_endpoint(receiver.url)
     receiver.planned = [Answer(410)]
     outbox.finish_all([None] * 3)
     dead = given_up()
 
-    with working(settings_for(database_url, webhook_concurrency=1)):
+    with outbox.working(webhook_concurrency=1):
         eventually(lambda: not any(one.state is DeliveryState.PENDING for one in client.deliveries()))
         assert len(receiver.requests) == 1
         outbox.finish()
@@ -212,12 +203,12 @@ def given_up() -> float:
 
 
 def test_a_try_that_began_before_it_was_gone_does_not_bring_it_back(
-    outbox: Outbox, client: Client, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver
 ) -> None:
     client.add_endpoint(receiver.url)
     receiver.planned = [Answer(), Answer(delay_s=0.4), Answer(410)]
     outbox.finish()
-    with working(settings):
+    with outbox.working():
         eventually(lambda: outbox.query("SELECT FROM receivers WHERE standing = 'well'"))
         outbox.finish_all([None] * 2)
         eventually(
@@ -249,7 +240,7 @@ def test_nor_does_one_that_is_recorded_long_after_its_answer(
 
 
 def test_an_endpoint_that_is_removed_while_a_job_ends_is_not_told_and_costs_the_job_nothing(
-    outbox: Outbox, client: Client, eventually: Eventually
+    outbox: Outbox, client: Client
 ) -> None:
     client.add_endpoint("https://example.org/hook")
     with ThreadPoolExecutor() as threads, psycopg.connect(outbox.database_url) as removing:
@@ -261,20 +252,18 @@ def test_an_endpoint_that_is_removed_while_a_job_ends_is_not_told_and_costs_the_
         assert client.deliveries(job=job.result(timeout=WAIT_S)) == []
 
 
-def test_a_url_that_is_gone_leaves_others_of_its_host_alone(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
-) -> None:
+def test_a_url_that_is_gone_leaves_others_of_its_host_alone(outbox: Outbox, receiver: Receiver) -> None:
     receiver.planned = [Answer(410)]
     gone = outbox.promise_all([receiver.url + "?for=me"] * 2)
     well = outbox.promise(receiver.url + "?for=you")
-    with working(settings_for(database_url, webhook_concurrency=1)):
+    with outbox.working(webhook_concurrency=1):
         eventually(lambda: outbox.state(well) == "delivered")
     assert [outbox.state(one) for one in gone] == ["dead", "dead"]
     assert len(receiver.requests) == 2
 
 
 def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver
 ) -> None:
     client.add_endpoint(receiver.url)
     receiver.usual = Answer(503)
@@ -282,7 +271,7 @@ def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
     limits = {"webhook_pause_after": 3, "webhook_pause": timedelta(seconds=0.5), "webhook_concurrency": 1}
     assert late(outbox) == 20
 
-    with working(settings_for(database_url, **limits, **QUICK)):
+    with outbox.working(**limits, **QUICK):
         eventually(lambda: client.endpoints()[0].paused_until is not None)
         eventually(lambda: len(receiver.requests) >= 4)
         assert client.endpoints()[0].waiting == 20
@@ -297,15 +286,13 @@ def test_who_keeps_failing_is_paused_and_probed_and_loses_nothing(
     assert all(later - earlier > timedelta(seconds=0.45) for earlier, later in pairwise(probes))
 
 
-def test_a_host_that_keeps_failing_is_paused_whatever_its_urls(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
-) -> None:
+def test_a_host_that_keeps_failing_is_paused_whatever_its_urls(outbox: Outbox, receiver: Receiver) -> None:
     receiver.usual = Answer(503)
     promised = outbox.promise_all([f"{receiver.url}/{number}" for number in range(20)])
     limits = {"webhook_pause_after": 3, "webhook_pause": timedelta(minutes=5), "webhook_concurrency": 1}
     host = f"http://127.0.0.1:{receiver.server_port}"
 
-    with receiving() as well, working(settings_for(database_url, **limits, **QUICK)):
+    with receiving() as well, outbox.working(**limits, **QUICK):
         eventually(lambda: outbox.query("SELECT FROM receivers WHERE paused_until > now()"))
         other = outbox.promise(well.url)
         eventually(lambda: outbox.state(other) == "delivered")
@@ -317,7 +304,7 @@ def test_a_host_that_keeps_failing_is_paused_whatever_its_urls(
 
 
 def test_a_receiver_with_many_callbacks_waiting_lets_others_in_between(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, receiver: Receiver
 ) -> None:
     told = threading.Event()
     receiver.usual = Answer(after=told)
@@ -325,7 +312,7 @@ def test_a_receiver_with_many_callbacks_waiting_lets_others_in_between(
     outbox.promise_all([receiver.url] * 300)
     limits = {"webhook_concurrency": 64, "webhook_timeout": timedelta(minutes=1)}
 
-    with receiving() as quick, working(settings_for(database_url, **limits)):
+    with receiving() as quick, outbox.working(**limits):
         eventually(lambda: receiver.under_way == 64)
         other = outbox.promise(quick.url)
         told.set()
@@ -342,16 +329,14 @@ def late(outbox: Outbox) -> int:
     return found
 
 
-def test_a_slow_receiver_has_its_share_and_no_more(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
-) -> None:
+def test_a_slow_receiver_has_its_share_and_no_more(outbox: Outbox, receiver: Receiver) -> None:
     told = threading.Event()
     receiver.usual = Answer(after=told)
     outbox.make_well(receiver)
     slow = outbox.promise_all([receiver.url] * 40)
     limits = {"webhook_concurrency": 2, "webhook_timeout": timedelta(minutes=1)}
 
-    with receiving() as quick, working(settings_for(database_url, **limits)):
+    with receiving() as quick, outbox.working(**limits):
         eventually(lambda: receiver.under_way == 2)
         others = outbox.promise_all([quick.url] * 10)
         eventually(lambda: all(outbox.state(one) == "delivered" for one in others))
@@ -361,16 +346,14 @@ def test_a_slow_receiver_has_its_share_and_no_more(
     assert receiver.most == 2
 
 
-def test_what_nobody_takes_in_time_is_dead(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
-) -> None:
+def test_what_nobody_takes_in_time_is_dead(outbox: Outbox, client: Client, receiver: Receiver) -> None:
     receiver.usual = Answer(500)
     delivery = outbox.promise(receiver.url)
     pauses = {"webhook_pause_after": 1, "webhook_pause": timedelta(minutes=5)}
 
-    with working(settings_for(database_url, **pauses)):
+    with outbox.working(**pauses):
         eventually(lambda: client.delivery(delivery).attempts)
-    with working(settings_for(database_url, webhook_give_up=timedelta(milliseconds=1), **pauses)):
+    with outbox.working(webhook_give_up=timedelta(milliseconds=1), **pauses):
         eventually(lambda: outbox.state(delivery) == "dead")
 
     assert client.delivery(delivery).last_error == "given_up"
@@ -388,12 +371,12 @@ def test_a_host_that_failed_long_ago_is_forgotten(outbox: Outbox, client: Client
 
 
 def test_what_is_dead_can_be_replayed_under_its_id_and_leaves_its_receiver_well(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver
 ) -> None:
     receiver.planned = [Answer(500)] * 3
     delivery = outbox.promise(receiver.url)
 
-    with working(settings_for(database_url, webhook_attempts=2, **QUICK)):
+    with outbox.working(webhook_attempts=2, **QUICK):
         eventually(lambda: outbox.state(delivery) == "dead")
         client.replay([delivery])
         eventually(lambda: outbox.state(delivery) == "delivered")
@@ -405,13 +388,13 @@ def test_what_is_dead_can_be_replayed_under_its_id_and_leaves_its_receiver_well(
 
 
 def test_a_notice_carries_the_operators_links_and_is_signed_by_the_fleets_former_secret_too(
-    outbox: Outbox, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, receiver: Receiver
 ) -> None:
     former = "whsec_" + "Zm9ybWVyZm9ybWVyZm9ybWVyZm9ybWVy"
     links = {"job": "https://scans.example.org/jobs/{job_id}", "help": "https://example.org"}
     outbox.promise(receiver.url)
 
-    with working(settings_for(database_url, webhook_links=links, webhook_former_secret=former)):
+    with outbox.working(webhook_links=links, webhook_former_secret=former):
         eventually(lambda: receiver.requests)
 
     (request,) = receiver.requests
@@ -421,14 +404,14 @@ def test_a_notice_carries_the_operators_links_and_is_signed_by_the_fleets_former
 
 
 def test_a_test_goes_out_at_once_before_what_waits(
-    outbox: Outbox, client: Client, receiver: Receiver, database_url: str, eventually: Eventually
+    outbox: Outbox, client: Client, receiver: Receiver
 ) -> None:
     endpoint: Endpoint = client.add_endpoint(receiver.url)
     receiver.planned = [Answer(500)]
     outbox.finish()
     limits = {"webhook_pause_after": 1, "webhook_pause": timedelta(minutes=5), "webhook_concurrency": 1}
 
-    with working(settings_for(database_url, **limits, **QUICK)):
+    with outbox.working(**limits, **QUICK):
         eventually(lambda: client.endpoints()[0].paused_until is not None)
         sent: Delivery = client.test_endpoint(endpoint)
         eventually(lambda: client.delivery(sent).state == "delivered")

@@ -12,27 +12,14 @@ from psycopg.types.json import Jsonb
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia import Client
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger import outbox as ledger_outbox
 from pecia_workers.ledger.outbox import fan_out
 from tests.shared.failing_writes import fail_writes, let_writes_pass
-from tests.shared.fixture_types import Eventually
 from tests.shared.house import House
-from tests.shared.receivers import (
-    Answer,
-    Outbox,
-    Receiver,
-    client,
-    fan_out_all,
-    outbox,
-    receiver,
-    receiving,
-    settings,
-    settings_for,
-    working,
-)
+from tests.shared.limits import eventually
+from tests.shared.receivers import Answer, Outbox, Receiver, client, fan_out_all, outbox, receiver, receiving
 
-__all__ = ["client", "outbox", "receiver", "settings"]
+__all__ = ["client", "outbox", "receiver"]
 
 OWN = "https://own.example/hook"
 
@@ -146,9 +133,7 @@ MALFORMED: list[Any] = [
 ]
 
 
-def test_a_row_that_holds_no_notice_is_dead_and_costs_no_other(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually
-) -> None:
+def test_a_row_that_holds_no_notice_is_dead_and_costs_no_other(outbox: Outbox, receiver: Receiver) -> None:
     job = outbox.finish()
     for body in MALFORMED:
         outbox.execute(
@@ -157,7 +142,7 @@ def test_a_row_that_holds_no_notice_is_dead_and_costs_no_other(
             receiver.url,
             Jsonb(body),
         )
-    with working(settings):
+    with outbox.working():
         eventually(lambda: len(outbox.rows("WHERE state = 'dead'")) == len(MALFORMED))
         well = outbox.promise(receiver.url)
         eventually(lambda: outbox.state(well) == "delivered")
@@ -166,21 +151,14 @@ def test_a_row_that_holds_no_notice_is_dead_and_costs_no_other(
 
 
 def test_a_hundred_receivers_that_stall_delay_neither_those_that_are_well_nor_new_ones(
-    outbox: Outbox,
-    receiver: Receiver,
-    database_url: str,
-    eventually: Eventually,
-    monkeypatch: pytest.MonkeyPatch,
+    outbox: Outbox, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve, over = socket.getaddrinfo, threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda _host, *more, **how: resolve("127.0.0.1", *more, **how))
     receiver.usual = Answer(after=over)
     stalling = [f"http://{number}.stalls.example:{receiver.server_port}/" for number in range(100)]
 
-    with (
-        receiving() as quick,
-        working(settings_for(database_url, webhook_timeout=timedelta(minutes=5), webhook_pause_after=100)),
-    ):
+    with receiving() as quick, outbox.working(webhook_timeout=timedelta(minutes=5), webhook_pause_after=100):
         first = outbox.promise(quick.url)
         eventually(lambda: outbox.state(first) == "delivered")
         outbox.promise_all(stalling * 3)

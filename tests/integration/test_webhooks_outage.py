@@ -11,19 +11,9 @@ import pytest
 
 from pecia import Client, Delivery
 from pecia.webhooks import verify
-from tests.shared.fixture_types import Eventually
 from tests.shared.http_doubles import free_port
-from tests.shared.receivers import (
-    SECRET,
-    Answer,
-    Outbox,
-    Receiver,
-    client,
-    outbox,
-    receiving,
-    settings_for,
-    working,
-)
+from tests.shared.limits import eventually
+from tests.shared.receivers import SECRET, Answer, Outbox, Receiver, client, outbox, receiving
 
 pytestmark = pytest.mark.gate
 
@@ -50,9 +40,7 @@ TROUBLES = {
 ENDLESS = {"redirecting": Answer(302, headers={"location": "/elsewhere"}), "gone": Answer(410)}
 
 
-def test_every_delivery_arrives_or_is_visibly_dead(
-    outbox: Outbox, client: Client, database_url: str, eventually: Eventually
-) -> None:
+def test_every_delivery_arrives_or_is_visibly_dead(outbox: Outbox, client: Client) -> None:
     with ExitStack() as open_receivers:
         receivers = {name: open_receivers.enter_context(receiving()) for name in TROUBLES | ENDLESS}
         for name, answer in (TROUBLES | ENDLESS).items():
@@ -62,17 +50,14 @@ def test_every_delivery_arrives_or_is_visibly_dead(
         names = [*urls] * EACH
         promised = dict(zip(outbox.promise_all([urls[name] for name in names]), names, strict=True))
 
-        with (
-            working(settings_for(database_url, **HURRIED), None),
-            working(settings_for(database_url, **HURRIED), None),
-        ):
+        with outbox.working(None, **HURRIED), outbox.working(None, **HURRIED):
             time.sleep(TROUBLE_S)
             receivers["down"] = open_receivers.enter_context(receiving(port))
             for name in TROUBLES:
                 receivers[name].usual = Answer()
             left = {delivery for delivery, name in promised.items() if name == "redirecting"}
             eventually(lambda: {one.id for one in client.deliveries(state="pending")} == left)
-        with working(settings_for(database_url, webhook_give_up=timedelta(milliseconds=1))):
+        with outbox.working(webhook_give_up=timedelta(milliseconds=1)):
             eventually(lambda: not client.deliveries(state="pending"))
 
         told = {one.id: one for one in client.deliveries()}
@@ -107,12 +92,12 @@ def assert_is_accounted_for(delivery: Delivery, receiver: Receiver) -> None:
     assert all(one.error or one.status == 204 for one in delivery.attempts)
 
 
-def test_late_callbacks_can_be_ordered(outbox: Outbox, database_url: str, eventually: Eventually) -> None:
+def test_late_callbacks_can_be_ordered(outbox: Outbox) -> None:
     with receiving() as receiver:
         receiver.planned = [Answer(500)]
         job_id = outbox.finish(receiver.url)
         schedule = {"webhook_retry_delay": timedelta(hours=1), "webhook_concurrency": 1}
-        with working(settings_for(database_url, **schedule), None):
+        with outbox.working(None, **schedule):
             eventually(lambda: outbox.query("SELECT FROM deliveries WHERE last_status = 500"))
             outbox.tell_of(job_id)
             eventually(lambda: len(receiver.taken) == 1)
@@ -124,19 +109,17 @@ def test_late_callbacks_can_be_ordered(outbox: Outbox, database_url: str, eventu
     assert {notice.data.job_id for notice in notices} == {job_id}
 
 
-def test_workers_that_come_and_go_lose_nothing(
-    outbox: Outbox, client: Client, database_url: str, eventually: Eventually
-) -> None:
+def test_workers_that_come_and_go_lose_nothing(outbox: Outbox, client: Client) -> None:
     with receiving() as receiver:
         receiver.planned = [Answer(503, delay_s=0.01), Answer(reset=True)] * 10
         promised = set(map(str, outbox.promise_all([receiver.url] * 30)))
-        hurried = settings_for(database_url, **HURRIED | {"webhook_pause_after": 100})
+        hurried = HURRIED | {"webhook_pause_after": 100}
         stop = threading.Event()
 
         def come_and_go() -> None:
             while not stop.is_set():
                 before = len(receiver.requests)
-                with working(hurried, None):
+                with outbox.working(None, **hurried):
                     while not stop.wait(0.3) and len(receiver.requests) == before:
                         pass  # it has not begun yet
 

@@ -9,19 +9,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pecia import Client, ClientSettings
 from pecia.webhooks import verify
-from pecia_schemas.settings import WorkerSettings
 from pecia_workers.ledger.retention import StraySearch
 from pecia_workers.outgoing.sources import Buckets
-from pecia_workers.protocol.attempts import StorageUnavailableError
+from pecia_workers.protocol.parts import StorageUnavailableError
 from tests.shared.clocks import clock_wrong_by
 from tests.shared.document_server import Answer, handing_out
 from tests.shared.fetching import fetch
-from tests.shared.fixture_types import Eventually
 from tests.shared.gateways import serving
 from tests.shared.house import House
-from tests.shared.receivers import SECRET, Outbox, Receiver, outbox, receiver, settings, working
+from tests.shared.limits import eventually
+from tests.shared.receivers import SECRET, Outbox, Receiver, outbox, receiver
 
-__all__ = ["outbox", "receiver", "settings"]
+__all__ = ["outbox", "receiver"]
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WRONG = pytest.mark.parametrize("ahead", [-2 * DAY, -HOUR, HOUR, 2 * DAY], ids=str)
@@ -29,10 +28,10 @@ WRONG = pytest.mark.parametrize("ahead", [-2 * DAY, -HOUR, HOUR, 2 * DAY], ids=s
 
 @WRONG
 def test_a_callback_is_signed_and_kept_with_the_true_time(
-    outbox: Outbox, receiver: Receiver, settings: WorkerSettings, eventually: Eventually, ahead: timedelta
+    outbox: Outbox, receiver: Receiver, ahead: timedelta
 ) -> None:
     delivery = outbox.promise(receiver.url)
-    with clock_wrong_by(ahead), working(settings):
+    with clock_wrong_by(ahead), outbox.working():
         eventually(lambda: outbox.state(delivery) == "delivered")
     (request,) = receiver.requests
     assert verify(request.body, request.headers, SECRET)

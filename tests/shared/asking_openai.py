@@ -13,8 +13,8 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.openai.engine import OpenAiEngine
 from pecia_workers.engines.openai.server import Retries
-from pecia_workers.protocol.attempts import Backoff
 from pecia_workers.protocol.base import Engine, EngineRequest, Generation
+from pecia_workers.protocol.parts import Backoff
 from tests.shared.chat_server import ChatServerDouble
 from tests.shared.limits import until
 

@@ -7,8 +7,6 @@ from typing import Any
 
 Draw = Callable[..., bytes]
 """`drawn`: a page with this text."""
-Eventually = Callable[..., Any]
-"""`eventually`: waits until a predicate returns something true, and returns it."""
 MakeFile = Callable[[bytes], Path]
 """`file`: a file that holds this."""
 Picture = Callable[..., bytes]

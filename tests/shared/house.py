@@ -20,8 +20,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Stage
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.ledger import Ledger
-from pecia_workers.protocol.attempts import PartCancelledError, PartFailedError
-from pecia_workers.protocol.parts import ClaimedPart
+from pecia_workers.protocol.parts import ClaimedPart, PartCancelledError, PartFailedError
 from pecia_workers.worker.runtime import Runtime
 
 R = TypeVar("R")

@@ -21,7 +21,7 @@ from redis import Redis
 from pecia import AsyncClient, Client, ClientSettings, Failure, Lane, Summary
 from pecia.handles import JobHandle
 from pecia.testing import Callback
-from pecia.testing.scripts import Rule, Script, outcome_of, script_of
+from pecia.testing.jobs import Rule, Script, outcome_of, script_of
 from pecia_schemas.bundles import Split
 from pecia_schemas.events import JobNotice
 from pecia_schemas.media import PayloadRef

@@ -5,7 +5,7 @@ import base64
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
@@ -26,7 +26,7 @@ from pecia_schemas.states import new_id
 from pecia_workers.ledger.database import open_database
 from pecia_workers.ledger.outbox import fan_out
 from pecia_workers.outgoing.webhooks import RETRIES, WebhookWorker
-from pecia_workers.protocol.attempts import Backoff
+from pecia_workers.protocol.parts import Backoff
 from tests.shared.http_doubles import LoopbackServer, QuietHandler, at_work, serving
 from tests.shared.limits import WAIT_S
 
@@ -149,6 +149,20 @@ class Outbox:
             _show_deliveries(connection, jobs)
         return jobs
 
+    def working(
+        self, backoff: Backoff | None = AT_ONCE, /, **changes: Any
+    ) -> AbstractContextManager[WebhookWorker]:
+        """A webhook worker at work, on a loop in a thread; `changes` of its settings."""
+        settings = {
+            "database_url": self.database_url,
+            "webhook_secret": SECRET,
+            "webhook_allow": ["127.0.0.0/8"],
+            "webhook_ports": [],
+            "webhook_timeout": timedelta(seconds=30),
+            **changes,
+        }
+        return at_work(WebhookWorker(WorkerSettings.model_validate(settings), backoff=backoff))
+
     def make_well(self, receiver: Receiver) -> None:
         """Let a receiver have taken what it was sent last: it may have several callbacks at a time."""
         root = receiver.url.removesuffix("/hook")
@@ -246,28 +260,3 @@ def outbox(database_url: str) -> Iterator[Outbox]:
 def client(outbox: Outbox) -> Iterator[Client]:
     with client_of(outbox) as client:
         yield client
-
-
-@pytest.fixture
-def settings(database_url: str) -> WorkerSettings:
-    return settings_for(database_url)
-
-
-def settings_for(database_url: str, **changes: Any) -> WorkerSettings:
-    return WorkerSettings.model_validate(
-        {
-            "database_url": database_url,
-            "webhook_secret": SECRET,
-            "webhook_allow": ["127.0.0.0/8"],
-            "webhook_ports": [],
-            "webhook_timeout": timedelta(seconds=30),
-            **changes,
-        }
-    )
-
-
-@contextmanager
-def working(settings: WorkerSettings, backoff: Backoff | None = AT_ONCE) -> Iterator[WebhookWorker]:
-    """A webhook worker at work, on a loop in a thread."""
-    with at_work(WebhookWorker(settings, backoff=backoff)) as worker:
-        yield worker

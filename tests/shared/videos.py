@@ -1,7 +1,7 @@
 """Videos for tests, encoded when they are needed: what is seen at a moment tells the moment."""
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +39,37 @@ def video(
     codec: str = "mpeg4",
     picture: Callable[[int, int, int], NDArray[np.uint8]] = by_the_second,
     sound: float = 0.0,
+    frames: Sequence[int] = (),
     **options: str,
 ) -> bytes:
-    """Encode a video of so many seconds at `RATE` frames a second, with `sound` seconds of silence."""
+    """Encode a video of so many seconds at `RATE` frames a second, with `sound` seconds of silence.
+
+    `frames`: numbers of its only frames, each shown until the next.
+    """
+    numbers = frames or range(round(seconds * RATE))
     with tempfile.NamedTemporaryFile() as file:  # a muxer may read what it has written
         with av.open(file.name, "w", format=form, options=options) as container:
             # All streams before the first packet.
             film = _film_stream(container, codec, size) if seconds else None
             voice = container.add_stream("aac", rate=_SAMPLES) if sound else None
             if film:
-                _film(container, film, (picture(number, *size) for number in range(round(seconds * RATE))))
+                _film(container, film, ((number, picture(number, *size)) for number in numbers))
             if voice:
                 _silence(container, voice, sound)
         return Path(file.name).read_bytes()
+
+
+def without(content: bytes, lost: Callable[[int, Any], bool], form: str) -> bytes:
+    """Return the video in a container of this form without these packets, by their number."""
+    with tempfile.NamedTemporaryFile() as old, tempfile.NamedTemporaryFile() as new:
+        Path(old.name).write_bytes(content)
+        with av.open(old.name) as source, av.open(new.name, "w", format=form) as container:
+            stream = container.add_stream_from_template(source.streams.video[0])
+            for number, packet in enumerate(source.demux(video=0)):
+                if packet.dts is not None and not lost(number, packet):
+                    packet.stream = stream
+                    container.mux(packet)
+        return Path(new.name).read_bytes()
 
 
 def turned(mp4: bytes, degrees: int) -> bytes:
@@ -127,8 +145,8 @@ def _film_stream(container: Any, codec: str, size: tuple[int, int]) -> Any:
     return stream
 
 
-def _film(container: Any, stream: Any, pictures: Iterable[NDArray[np.uint8]]) -> None:
-    for number, picture in enumerate(pictures):
+def _film(container: Any, stream: Any, pictures: Iterable[tuple[int, NDArray[np.uint8]]]) -> None:
+    for number, picture in pictures:
         frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
         frame.pts = number
         container.mux(stream.encode(frame))

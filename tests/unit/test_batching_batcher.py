@@ -15,9 +15,8 @@ from pecia_workers.batching.batcher import Batcher, Meter, Packing
 from pecia_workers.batching.learned import ENOUGH, LearnedLengths, length_of, step_of
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel, SimulatedEngine
-from pecia_workers.protocol.attempts import _CLOCK, clocked
 from pecia_workers.protocol.base import EngineDeadError, EngineRequest, Generation, Load
-from pecia_workers.protocol.parts import Done
+from pecia_workers.protocol.parts import _CLOCK, Done, clocked
 from tests.shared.limits import WAIT_S
 from tests.shared.samples import engine_request
 from tests.shared.virtual_time import FixedLength, VirtualClock

@@ -21,9 +21,9 @@ from pecia_schemas.bundles import (
 )
 from pecia_schemas.identities import claim_of, compare
 from pecia_schemas.results import Page, Verdict
-from pecia_workers.bundles.corrections import with_new_pages
 from pecia_workers.bundles.mentions import claims_of, pieces_of
 from pecia_workers.bundles.splitting import split
+from pecia_workers.bundles.stage import with_new_pages
 from tests.shared.drawn_bundles import drawn_bundle
 
 BIRTH, OTHER_BIRTH, NEAR_BIRTH = dt.date(1961, 3, 12), dt.date(1984, 11, 30), dt.date(1967, 3, 12)
@@ -380,10 +380,7 @@ def test_a_new_page_that_names_whom_a_person_took_for_the_patient_is_in_conflict
         {"action": "patient", "document": 2, "patient": 1, "same_patient": True},
     )
     anew = read_anew(
-        kept,
-        [HEAD, "Invoice", ANNA],
-        [HEAD, "Invoice", FORMER, "Page 1 of 2"],
-        [HEAD, FORMER, "Page 2 of 2"],
+        kept, [HEAD, "Invoice", ANNA], [HEAD, "Invoice", FORMER, "Page 1 of 2"], [HEAD, FORMER, "Page 2 of 2"]
     )
     assert pages_of(anew) == [(1,), (2, 3)]
     assert [part.has_conflict for part in anew.documents] == [False, True]

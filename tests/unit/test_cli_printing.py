@@ -14,9 +14,7 @@ def page(number: int, verdict: Verdict, *doubts: Doubt) -> Page:
     return Page(number=number, verdict=verdict, doubts=doubts, width=10, height=10, engine="cpu")
 
 
-def test_the_last_line_says_how_many_want_a_look_and_what_to_run(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_last_line_says_how_many_want_a_look_and_what_to_run(capsys: pytest.CaptureFixture[str]) -> None:
     hangul = Doubt(reason=DoubtReason.LANGUAGE_UNREAD, other="Hangul")
     unknown = Doubt(reason=DoubtReason.LANGUAGE_UNREAD, other="")
     pages = (

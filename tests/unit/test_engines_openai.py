@@ -56,9 +56,7 @@ def test_the_key_is_in_its_header_and_in_nothing_that_is_printed_even_if_no_head
     assert "name" not in str(refused.value)
 
 
-def test_the_only_model_goes_by_any_of_its_names_others_and_adapters_by_their_own(
-    tmp_path: Path,
-) -> None:
+def test_the_only_model_goes_by_any_of_its_names_others_and_adapters_by_their_own(tmp_path: Path) -> None:
     for wanted in ("", "qwen", "/models/qwen", str(tmp_path)):
         assert chosen(ONE, wanted).id == "qwen"
     assert chosen(TWO, "gemma").id == "gemma"

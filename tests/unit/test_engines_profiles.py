@@ -39,7 +39,7 @@ from pecia_workers.engines.reader_cards import language_model
 from pecia_workers.engines.speed import Speed
 from pecia_workers.engines.vllm.processes import engine_arguments
 from pecia_workers.local.fleet import workers_of
-from pecia_workers.local.services import environment
+from pecia_workers.local.home import environment
 from pecia_workers.protocol.base import EngineUnavailableError
 from pecia_workers.worker.runtime import Runtime
 

@@ -13,9 +13,8 @@ from pecia_workers.engines.models import Model
 from pecia_workers.engines.plan import EnginePlan, plan_engine
 from pecia_workers.engines.profiles import profile_file, profile_named
 from pecia_workers.engines.speed import KNEE, PageLoad, Speed, knee, pace, stored_as
-from pecia_workers.simulation.capacity import planned_model
 from pecia_workers.simulation.requests import Request
-from pecia_workers.simulation.scenarios import simulated
+from pecia_workers.simulation.scenarios import planned_model, simulated
 
 AWQ = "Qwen/Qwen2.5-VL-7B-Instruct-AWQ"
 PAGE = PageLoad(prompt=2_879, output=400, held=3_079)

@@ -261,6 +261,10 @@ def quantized(checkpoint: Path, method: str | None) -> None:
             "was killed",
         ),
         ("EngineError: The engine failed on this request: ChatTemplateResolutionError.", "no chat template"),
+        (
+            "ModuleNotFoundError: No module named 'flashinfer.sampling'",
+            "vLLM needs the package flashinfer, which is not installed",
+        ),
     ],
 )
 def test_what_vllm_and_the_hub_say_becomes_a_sentence_with_a_remedy(said: str, sentence: str) -> None:

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from pecia import Bundle, CaptionVideo, FailureCode, Page, ReadBundle, ReadDocument, Verdict
-from pecia.cli.evaluation import _OF_BUNDLES, figures
+from pecia.cli.evaluation import figures
 from pecia.evaluation import metrics
-from pecia.evaluation.bundles import BundleSummary
+from pecia.evaluation.metrics import BundleSummary
 from pecia.evaluation.scores import Report, hand_over, report
 from pecia.evaluation.truth import Exhibit, TruthError, exhibits
 from pecia.testing import FakeFleet
@@ -164,7 +164,7 @@ def test_a_bundle_is_measured_by_its_cuts_kinds_and_patients(lay: Callable[..., 
             fleet.answers(ReadBundle, Bundle(pages=pages, split=Split(documents=parts)))
             found = report([shown], hand_over(fleet.client(), [shown]).wait())
         assert Report.model_validate_json(found.model_dump_json(exclude={"kinds", "bundled"})) == found
-        assert "right whole" in figures({"bundles": cast("BundleSummary", found.bundled)}, {}, _OF_BUNDLES)
+        assert "right whole" in figures({"bundles": cast("BundleSummary", found.bundled)}, {})
         return cast("BundleSummary", found.bundled).model_dump(exclude={"bundles"})
 
     right = dict.fromkeys(("recall", "precision", "whole", "kinds", "identities"), 1)
@@ -286,9 +286,7 @@ def test_a_mark_is_right_if_its_state_is_and_one_too_many_is_wrong() -> None:
     assert metrics.marks([*true, checkbox("Logo", MarkState.EMPTY)], true) == (2, 3)
 
 
-def test_blank_last_pages_count_and_a_truth_of_nothing_is_refused(
-    lay: Callable[..., list[Exhibit]],
-) -> None:
+def test_blank_last_pages_count_and_a_truth_of_nothing_is_refused(lay: Callable[..., list[Exhibit]]) -> None:
     (shown,) = lay("a.png", ".txt", "one\f\f\f")
     assert [page.text for page in shown.truth.pages] == ["one", "", ""]
     for name, suffix, known, content in (("b.mp4", ".txt", " \n", VIDEO), ("b.png", ".json", "{}", PICTURE)):

@@ -76,9 +76,7 @@ def test_ok_pages_with_a_wrong_number_and_right_pages_with_a_flag_are_counted(
     assert summary.values == 3 / 5
 
 
-def test_an_older_report_says_nothing_of_these_measures(
-    scored: Callable[[str, Verdict], PageScore],
-) -> None:
+def test_an_older_report_says_nothing_of_these_measures(scored: Callable[[str, Verdict], PageScore]) -> None:
     old = PageScore.model_validate(scored("5", Verdict.OK).model_dump(exclude={"values"}))
     assert old.words != Share(0, 0)
     summary = Summary.of([old])

@@ -16,7 +16,7 @@ import pytest
 from pecia_workers.outgoing.guard import GuardedBackend, RefusedTargetError
 from pecia_workers.outgoing.webhooks import MAX_REPLY_BYTES, Reply, Sender, SendError
 from tests.shared.http_doubles import LoopbackServer, QuietHandler, serving
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.tls_servers import Authority
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -221,7 +221,7 @@ def test_a_redirect_is_an_answer(receiver: Receiver) -> None:
     assert receiver.hits == ["/redirect"]
 
 
-def test_an_endless_reply_is_cut(receiver: Receiver, eventually: Callable[..., object]) -> None:
+def test_an_endless_reply_is_cut(receiver: Receiver) -> None:
     assert MAX_REPLY_BYTES == 65_536
     assert post(receiver.url(path="/endless"), GuardedBackend(allow=LOOPBACK, ports=())).status == 200
     eventually(lambda: receiver.hits == ["/endless", "cut"])

@@ -10,14 +10,13 @@ if not find_spec("cv2"):
     pytest.skip("pecia[cpu] brings OpenCV", allow_module_level=True)
 
 from pecia_workers.layout.alike import Settled, calibration, confirmed, settled
-from pecia_workers.layout.characters import Character, line_ink, text_of_characters
+from pecia_workers.layout.characters import Character, line_ink
 from pecia_workers.layout.glyph_shapes import (
     Glyph,
     digit_height,
     enlarged,
     glyphs,
     looks_like,
-    with_spaces_of_digits,
 )
 
 SIZE, LEFT = 40, 12
@@ -160,42 +159,3 @@ def test_a_sign_alone_is_no_unit_that_looks_like_it(sign: str, rival: str) -> No
 def test_a_word_with_a_strong_rival_is_less_sure_than_one_without() -> None:
     unsure = read_as("A7", "A1", 0.5, "7", 0.5)
     assert unsure.confidence < read_as("A1", "A1").confidence
-
-
-def respaced(printed: str, read: str) -> str:
-    crop, middles = drawn(printed)
-    places = iter([middle for n, middle in middles.items() if printed[n] != " "])
-    line = [Character(one, -1.0 if one == " " else next(places), 1.0) for one in read]
-    characters, ink = with_spaces_of_digits(line, glyphs(line, crop), crop)
-    assert len(characters) == len(ink)
-    return text_of_characters(characters)
-
-
-@pytest.mark.parametrize(
-    ("printed", "read"),
-    [
-        ("040 1234 11 17", "0401234 11 17"),
-        ("2026 1430", "20261430"),
-        ("12.5 1170", "12.5 1 170"),
-        ("1170", "11 70"),
-    ],
-)
-def test_spaces_between_digits_are_those_of_the_ink(printed: str, read: str) -> None:
-    assert respaced(printed, read) == printed
-
-
-@pytest.mark.parametrize("text", ["1117 1711", "111 111", "12.11 11.12", "7"])
-def test_spaces_that_are_right_stay(text: str) -> None:
-    assert respaced(text, text) == text
-
-
-def test_no_space_is_made_where_a_digit_was_taken_for_its_neighbour() -> None:
-    """Of a narrow crop recognition sees characters up to a digit beside their place."""
-    text = "48671-2"
-    crop, middles = drawn(text)
-    shift = 0.5 * (middles[1] - middles[0])
-    line = [Character(one, middles[n] + shift, 1.0) for n, one in enumerate(text)]
-    # As many signs as pieces of ink, and fewer.
-    for some in (line, [*line[:5], Character("-2", middles[6], 1.0)]):
-        characters, _ = with_spaces_of_digits(some, glyphs(some, crop), crop)
-        assert text_of_characters(characters) == text

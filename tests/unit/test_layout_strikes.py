@@ -190,10 +190,7 @@ def test_a_rule_that_goes_on_far_from_the_text_strikes_nothing_out() -> None:
     assert struck(read(image, lines)) == []
 
 
-STRIKES = {
-    "line": b" 1 w 60 %d m 200 %d l S ",
-    "rectangle": b" 60 %d 140 0.8 re f %% %d\n",
-}
+STRIKES = {"line": b" 1 w 60 %d m 200 %d l S ", "rectangle": b" 60 %d 140 0.8 re f %% %d\n"}
 
 
 @pytest.mark.parametrize("how", ["line", "rectangle", "annotation"])

@@ -170,6 +170,44 @@ def test_rows_whose_columns_are_not_clear_are_a_table_with_a_doubt() -> None:
     assert (doubt.reason, doubt.on_value) == (DoubtReason.TABLE_UNCLEAR, True)
 
 
+@pytest.mark.parametrize(
+    ("head", "values", "is_unclear"),
+    [
+        (("13.03. 21.03.", ""), ("5.2", "4.1 H"), True),
+        (("03.03.2405.03.24", ""), ("5.2", "4.1"), True),
+        (("Day 1 Day 2", ""), ("5.2", "4.1"), True),
+        (("13.03.", "21.03."), ("5.2", "H 4.1"), True),
+        (("Morning", "Noon"), ("5.2 H 4.1", ""), True),
+        (("Morning", ""), ("5.2", "4.1"), True),
+        (("13.03.", "21.03."), ("5.2 L", "4.1 H"), False),
+        (("2019/20", "Year Ended December 31"), ("1 234 567", "4.1"), False),
+        (("Dose", "Range"), ("120/80", "2.5 - 4.1"), False),
+    ],
+    ids=[
+        "dates",
+        "joined dates",
+        "names",
+        "flag before",
+        "flag between",
+        "no name",
+        "flags",
+        "years",
+        "words",
+    ],
+)
+def test_values_that_may_be_of_the_column_beside_theirs_are_in_doubt(
+    head: tuple[str, str], values: tuple[str, str], is_unclear: bool
+) -> None:
+    cells = plain(("Name", *head), ("Sodium", *values), ("Potassium", "3.9", "4.4 L"), ("Urea", "12", "17"))
+    sheet = Sheet()
+    draw(sheet, cells, "full", [200, 320, 320])
+
+    found = sheet.layout()
+
+    assert [block.kind for block in found.blocks] == [BlockKind.TABLE]
+    assert [doubt.reason for doubt in found.doubts] == [DoubtReason.TABLE_UNCLEAR] * is_unclear
+
+
 def test_a_note_below_the_last_ruling_line_is_no_row_of_the_table() -> None:
     sheet = Sheet()
     rows = [

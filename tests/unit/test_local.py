@@ -12,9 +12,8 @@ from pydantic import SecretStr
 
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
-from pecia_workers.local.home import Home, ScratchDirectory, default_home
+from pecia_workers.local.home import Flower, Home, ScratchDirectory, default_home, environment
 from pecia_workers.local.process import EmbeddedError
-from pecia_workers.local.services import Flower, environment
 from pecia_workers.media.samples import accuracy, sample_document
 from tests.shared.command import run_pecia
 

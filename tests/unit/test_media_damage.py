@@ -5,6 +5,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 import pypdfium2
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from pecia_schemas.blocks import Doubt, DoubtReason
+from pecia_schemas.blocks import Doubt, DoubtReason, text_of
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.tasks import Preparation
 from pecia_workers.media.decoding import load_page
@@ -47,11 +48,20 @@ def group4() -> bytes:
 
 
 _PIXELS = printed().tobytes()
+_HALVES = np.frombuffer(_PIXELS, np.uint8).reshape(-1, 2) >> 4
 _FAX = b"/DecodeParms << /K -1 /Columns %d /Rows %d >> " % (WIDE, HIGH)
 PICTURES = {
     "jpeg": (encoded(printed(), "JPEG"), _GREY + b"/Filter /DCTDecode"),
     "jpeg 2000": (encoded(printed(), "JPEG2000", no_jp2=True), _GREY + b"/Filter /JPXDecode"),
     "flate": (zlib.compress(_PIXELS), _GREY + b"/Filter /FlateDecode"),
+    "flate of 4 bits": (
+        zlib.compress((_HALVES[:, 0] << 4 | _HALVES[:, 1]).tobytes()),
+        b"/BitsPerComponent 4 " + _GREY + b"/Filter /FlateDecode",
+    ),
+    "flate of 16 bits": (
+        zlib.compress(np.repeat(np.frombuffer(_PIXELS, np.uint8), 2).tobytes()),
+        b"/BitsPerComponent 16 " + _GREY + b"/Filter /FlateDecode",
+    ),
     "flate in hexadecimals": (
         zlib.compress(_PIXELS).hex().encode() + b">",
         _GREY + b"/Filter [/ASCIIHexDecode /FlateDecode]",
@@ -65,7 +75,7 @@ def showing(name: str, content: bytes | None = None) -> bytes:
     """Return a PDF that shows a picture, of this content if it is not its own."""
     whole, about = PICTURES[name]
     file = picture_pdf(whole if content is None else content, (WIDE, HIGH), about)
-    return file.replace(b"/BitsPerComponent 8", b"", 1) if b"/BitsPerComponent 1 " in about else file
+    return file.replace(b"/BitsPerComponent 8", b"", 1) if b"/BitsPerComponent" in about else file
 
 
 def lines(count: int = 40) -> bytes:
@@ -136,6 +146,15 @@ def test_a_jpeg_that_is_filled_up_before_its_end_is_whole(load: Load) -> None:
     assert not damage(load(whole[:-2] + bytes(40) + whole[-2:]))
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP", "HEIF", "JPEG2000", "PNG", "AVIF"])
+def test_a_picture_of_which_a_part_became_zeros_is_doubted(kind: str, load: Load) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (300, 400), dtype=np.uint8)
+    whole = encoded(Image.fromarray(noise).convert("RGB"), kind)
+    middle, part = len(whole) // 2, len(whole) // 4
+    assert not damage(load(whole))
+    assert is_marked(load(whole[:middle] + bytes(part) + whole[middle + part :]))
+
+
 def test_bytes_that_no_pixel_needs_may_be_missing(load: Load) -> None:
     for name, missing in (("flate", 4), ("jpeg", 2), ("group 4", 3)):
         whole, _ = PICTURES[name]
@@ -146,6 +165,18 @@ def test_a_complete_stream_of_too_few_pixels_is_doubted(load: Load) -> None:
     for share, is_cut in ((0.995, False), (0.6, True)):
         content = zlib.compress(_PIXELS[: int(share * len(_PIXELS))])
         assert is_marked(load(showing("flate", content))) is is_cut
+
+
+@pytest.mark.parametrize("name", ["jpeg 2000", "flate", "flate in hexadecimals", "not encoded"])
+def test_a_picture_that_states_fewer_rows_than_it_has_is_doubted(name: str, load: Load) -> None:
+    content, about = PICTURES[name]
+    assert is_marked(load(picture_pdf(content, (WIDE, 2 * HIGH // 3), about)))
+
+
+@pytest.mark.parametrize("padding", [bytes(WIDE * 20), b"\xff" * WIDE * 20, b"\r\n"])
+def test_padding_after_a_picture_is_no_lost_part_of_it(padding: bytes, load: Load) -> None:
+    assert not damage(load(showing("flate", zlib.compress(_PIXELS + padding))))
+    assert not damage(load(showing("not encoded", _PIXELS + padding)))
 
 
 def test_a_stream_that_was_flushed_and_not_finished_is_whole(load: Load) -> None:
@@ -290,6 +321,66 @@ def test_a_field_that_shows_another_value_than_it_holds_is_doubted(
     assert page.blocks
 
 
+def noted(note: bytes, *objects: bytes, catalogue: bytes = b"") -> bytes:
+    """Return a page with an annotation; `objects` are numbered from 5."""
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    page = box(595, 842) + b" /Contents 3 0 R /Resources << /Font << /F 4 0 R >> >> /Annots [%b]"
+    about = b"<< /Type /Annot /Rect [60 100 260 124] /F 4 %b >>" % note
+    return document([page % about], [deflated(lines(9)), font, *objects], catalogue=catalogue)
+
+
+def look(content: bytes) -> bytes:
+    about = b"/Type /XObject /Subtype /Form /BBox [0 0 200 24] /Resources << /Font << /F 4 0 R >> >>"
+    return stream(content, about)
+
+
+@pytest.mark.parametrize(
+    ("note", "doubts"),
+    [
+        (b"/RC (<body><p>Stop &amp; call</p></body>)", 1),
+        (b"/RC (<body><p>Stop &amp; call</p></body>) /Contents (Stop & call)", 0),
+        (b"/RC (<body><p>Stop &amp; call</p></body>) /AP << /N 5 0 R >>", 0),
+    ],
+    ids=["alone", "with plain text", "with a look"],
+)
+def test_a_note_of_rich_text_that_is_not_drawn_is_doubted(note: bytes, doubts: int, load: Load) -> None:
+    shown = look(b"BT /F 11 Tf 2 6 Td (Stop & call) Tj ET")
+    page = load(noted(b"/Subtype /FreeText /DA (/Helv 11 Tf 0 g) " + note, shown))
+    assert len(damage(page)) == doubts
+
+
+@pytest.mark.parametrize(("state", "value"), [("Yes", "Yes"), ("Off", "Yes"), ("Yes", "Off"), ("Off", "Off")])
+def test_a_box_that_is_not_ticked_as_its_field_says_is_doubted(state: str, value: str, load: Load) -> None:
+    field = (
+        f"/Subtype /Widget /FT /Btn /T (a) /AS /{state} /V /{value} /AP << /N << /Yes 5 0 R /Off 6 0 R >> >>"
+    )
+    boxes = look(b"0 0 20 20 re 0 0 m 20 20 l S"), look(b"0 0 20 20 re S")
+    assert bool(damage(load(noted(field.encode(), *boxes)))) == (state != value)
+
+
+@pytest.mark.parametrize("listed", ["OFF", "ON"])
+def test_an_annotation_of_a_layer_that_is_off_is_not_read(listed: str, load: Load) -> None:
+    layers = f"/OCProperties << /OCGs [6 0 R] /D << /{listed} [6 0 R] >> >>".encode()
+    shown = look(b"BT /F 11 Tf 2 6 Td (Draft of a plan) Tj ET")
+    stamp = b"/Subtype /Stamp /OC 6 0 R /AP << /N 5 0 R >>"
+    page = load(noted(stamp, shown, b"<< /Type /OCG /Name (Draft) >>", catalogue=layers))
+    assert page is not None
+    assert ("Draft" in text_of(page.blocks)) == (listed == "ON")
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_sign_without_its_glyph_in_the_file_is_doubted(missing: bool, load: Load) -> None:
+    glyphs = b"/one 5 0 R" if missing else b"/one 5 0 R /five 6 0 R"
+    font = b"<< /Type /Font /Subtype /Type3 /FontBBox [0 0 500 700] /FontMatrix [.001 0 0 .001 0 0]"
+    font += b" /Encoding << /Differences [49 /one 53 /five] >> /FirstChar 49 /LastChar 53"
+    font += b" /Widths [500 0 0 0 500] /CharProcs << %b >> >>" % glyphs
+    plain = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    bar = stream(b"500 0 0 0 400 700 d1 100 0 200 700 re f")
+    page = box(595, 842) + b" /Contents 3 0 R /Resources << /Font << /F 4 0 R /T 7 0 R >> >>"
+    shown = deflated(lines(30) + b"BT /T 11 Tf 300 780 Td (155) Tj ET")
+    assert bool(damage(load(document([page], [shown, plain, bar, bar, font])))) == missing
+
+
 def test_a_form_that_is_cut_is_doubted(load: Load) -> None:
     font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
     whole = zlib.compress(lines())
@@ -341,19 +432,32 @@ def square_picture() -> bytes:
     )
 
 
-def jbig2(content: bytes, *, promised: int | None = None) -> bytes:
-    """Return a PDF that shows a JBIG2 page of one generic region by these bytes (ITU-T T.88, 7.4.6)."""
+_ARITHMETIC: Final = b"\0" + bytes((3, 0xFF, 0xFD, 0xFF, 2, 0xFE, 0xFE, 0xFE))
+
+
+def jbig2(
+    content: bytes, *, coding: bytes = _ARITHMETIC, promised: int | None = None, shown: int = HIGH
+) -> bytes:
+    """Return a PDF that shows a JBIG2 page of one generic region by these bytes (ITU-T T.88, 7.4.6).
+
+    `shown`: the rows that the PDF states.
+    """
     size = struct.pack(">II", WIDE, HIGH)
     page = struct.pack(">IBBBI", 0, 48, 0, 1, 19) + size + bytes(8) + bytes(3)
-    head = size + bytes(9) + b"\0" + bytes((3, 0xFF, 0xFD, 0xFF, 2, 0xFE, 0xFE, 0xFE))
+    head = size + bytes(9) + coding
     length = len(head) + (len(content) if promised is None else promised)
     region = struct.pack(">IBBBI", 1, 38, 0, 1, length) + head + content
-    file = picture_pdf(page + region, (WIDE, HIGH), _GREY + b"/Filter /JBIG2Decode")
+    file = picture_pdf(page + region, (WIDE, shown), _GREY + b"/Filter /JBIG2Decode")
     return file.replace(b"/BitsPerComponent 8", b"/BitsPerComponent 1", 1)
 
 
 def test_a_jbig2_segment_that_ends_early_is_doubted(load: Load) -> None:
     assert is_marked(load(jbig2(b"\x12\x34" * 20 + b"\xff\xac", promised=400)))
+
+
+def test_a_jbig2_page_of_which_the_pdf_states_fewer_rows_is_doubted(load: Load) -> None:
+    assert not damage(load(jbig2(group4(), coding=b"\1")))
+    assert is_marked(load(jbig2(group4(), coding=b"\1", shown=HIGH // 2)))
 
 
 def test_noise_that_a_broken_jbig2_picture_decodes_to_is_doubted(load: Load) -> None:

@@ -180,6 +180,14 @@ def test_a_region_of_interest_covers_nothing(file: MakeFile) -> None:
     assert (shades(path) == RAMP).all()
 
 
+def test_text_in_a_region_of_interest_is_drawn(file: MakeFile) -> None:
+    plane = np.zeros((100, 60), dtype=bool)
+    plane[20:40, 10:14] = plane[60:90, 20:50] = True
+    seen = shades(file(overlaid(secondary_capture(np.zeros((100, 60), dtype=np.uint8)), plane, kind="R")))
+    assert seen[20:40, 10:14].all()
+    assert not seen[50:].any()
+
+
 @pytest.mark.parametrize("bits", [8, 12, 16])
 @pytest.mark.parametrize("first", [0, 50, -100])
 def test_a_lookup_table_chooses_the_shades(bits: int, first: int, file: MakeFile) -> None:

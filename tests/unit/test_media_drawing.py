@@ -21,7 +21,7 @@ from pecia_workers.media.decoding import prepare
 from pecia_workers.media.pictures import as_read, compressed, open_pictures
 from pecia_workers.processes.template import Forked
 from tests.shared.command import ran
-from tests.shared.fixture_types import Eventually
+from tests.shared.limits import eventually
 
 pytestmark = pytest.mark.gate
 
@@ -101,7 +101,7 @@ def test_they_are_decoded_where_the_network_is_out_of_reach(pictures: PagePictur
     assert "\nNoNewPrivs:\t1\n" in status
 
 
-def test_a_process_that_dies_costs_one_page(scan: Path, eventually: Eventually) -> None:
+def test_a_process_that_dies_costs_one_page(scan: Path) -> None:
     def kill_at_work(process: Forked, pictures: Any) -> None:
         eventually(lambda: pictures._processes._busy)
         process.kill()

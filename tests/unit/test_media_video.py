@@ -27,6 +27,7 @@ from tests.shared.videos import (
     with_edits,
     with_sizes,
     with_tracks,
+    without,
 )
 
 CONTAINERS = [
@@ -171,6 +172,44 @@ def test_a_hole_in_the_stream_costs_the_frames_in_it_alone(file: MakeFile) -> No
     clip = clip_of(file(bytes(content)), 0, 6, most=6)
     assert clip.damaged
     assert {0, 5} <= {second_of(frame) for frame in clip.frames}
+
+
+@pytest.mark.parametrize(
+    ("form", "codec"), [("mp4", "h264"), ("matroska", "h264"), ("webm", "vp9"), ("mpegts", "h264")]
+)
+def test_a_frame_is_shown_until_the_next_one(file: MakeFile, form: str, codec: str) -> None:
+    path = file(video(form=form, codec=codec, frames=[0, 1, 2, 50, 51, 100, 101]))
+    assert probe_video(path, LIMITS).duration == pytest.approx(10.2, abs=0.1)
+    clip = clip_of(path, 0, 10, most=10)
+    assert [second_of(frame) for frame in clip.frames] == [0, 5]
+    assert clip.times == pytest.approx([0.2, 5.1], abs=0.11)
+    assert not clip.damaged
+
+
+@pytest.mark.parametrize("form", ["mp4", "matroska"])
+def test_a_video_that_begins_late_lasts_from_its_first_frame(file: MakeFile, form: str) -> None:
+    path = file(video(form=form, codec="h264", frames=range(30, 70)))
+    assert probe_video(path, LIMITS).duration == pytest.approx(4, abs=0.1)
+    clip = clip_of(path, 0, 4, most=4)
+    assert ([second_of(frame) for frame in clip.frames], clip.damaged) == ([3, 4, 5, 6], False)
+
+
+def test_lost_packets_are_damage(file: MakeFile) -> None:
+    recording, film, old = RECORDINGS["mpeg2video"][0], video(6, codec="h264"), video(6, form="avi")
+    middle = PACKET * (len(recording) // PACKET // 2)
+    lossy = (
+        recording[:middle] + bytes(20 * PACKET) + recording[middle + 20 * PACKET :],
+        without(film, lambda number, packet: packet.is_keyframe and number > 0, "matroska"),
+        old[: len(old) * 4 // 5],
+    )
+    for content, is_damaged in (
+        (recording, False),
+        (film, False),
+        (old, False),
+        *((one, True) for one in lossy),
+    ):
+        path = file(content)
+        assert clip_of(path, 0, probe_video(path, LIMITS).duration, most=6).damaged == is_damaged
 
 
 def test_a_title_in_another_encoding_is_no_damage(file: MakeFile) -> None:
@@ -355,11 +394,7 @@ def test_a_video_without_a_frame_is_empty(file: MakeFile) -> None:
 
 @pytest.mark.parametrize(
     "hostile",
-    [
-        with_edits(video(3), 100_000),
-        with_durations(video(3), 2**31 - 1),
-        with_durations(video(3), 0),
-    ],
+    [with_edits(video(3), 100_000), with_durations(video(3), 2**31 - 1), with_durations(video(3), 0)],
     ids=["100,000 edits", "frames for years", "frames for no time"],
 )
 def test_tables_that_mean_no_good_cost_frames_at_most(file: MakeFile, hostile: bytes) -> None:

@@ -181,9 +181,7 @@ def test_a_list_that_is_a_choice_of_rows_is_not_counted_and_the_model_does_not_s
 def test_a_table_of_other_things_is_not_counted() -> None:
     items = [Item(article=name, pieces=5, amount=2) for name in ("Gloves", "Masks", "Pads")]
     other = Table(
-        rows=3,
-        columns=4,
-        cells=tuple(Cell(row=n % 3, column=n // 3, text=str(90 + n)) for n in range(12)),
+        rows=3, columns=4, cells=tuple(Cell(row=n % 3, column=n // 3, text=str(90 + n)) for n in range(12))
     )
     block = Block(kind=BlockKind.TABLE, text=other.text, table=other, source=Source.LAYER)
     assert read(1, answers(written(items)), shown(items, ruled=True), block).verdict is Verdict.OK

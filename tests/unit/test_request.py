@@ -24,9 +24,7 @@ from pecia.testing import FakeFleet
         {"expires": timedelta.max},
     ],
 )
-def test_a_wrong_option_gets_the_same_sentence_from_a_client_and_a_gateway(
-    wrong: dict[str, Any],
-) -> None:
+def test_a_wrong_option_gets_the_same_sentence_from_a_client_and_a_gateway(wrong: dict[str, Any]) -> None:
     with FakeFleet() as fleet, pytest.raises(InvalidOptionError) as refused:
         fleet.client().submit(ReadDocument(b""), **wrong)
     with pytest.raises(ValidationError) as answered:

@@ -12,7 +12,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import DeliveryState
 from pecia_workers.outgoing.guard import parse_retry_after
 from pecia_workers.outgoing.webhooks import RETRIES, DeliveryPolicy, Reply, SendFailure
-from pecia_workers.protocol.attempts import retry_delay
+from pecia_workers.protocol.parts import retry_delay
 
 
 @given(

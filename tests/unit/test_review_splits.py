@@ -162,11 +162,7 @@ def test_kind_and_patient_are_set() -> None:
     read = bundle_of(ANNA, NOBODY, PETER)
     assert [part.patient for part in read.documents] == [1, None, 2]
 
-    done = after(
-        read,
-        change("kind", document=2, kind="consent"),
-        change("patient", document=2, patient=2),
-    )
+    done = after(read, change("kind", document=2, kind="consent"), change("patient", document=2, patient=2))
 
     document = done.documents[1]
     assert (document.kind, document.kind_probability, document.patient) == (DocumentKind.CONSENT, 1, 2)

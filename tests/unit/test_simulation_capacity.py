@@ -12,9 +12,8 @@ from pecia_workers.batching.policies import PolicyName
 from pecia_workers.engines.plan import EnginePlan, plan_engine
 from pecia_workers.engines.profiles import profile_named, profile_toml
 from pecia_workers.engines.speed import Speed
-from pecia_workers.simulation.capacity import plan_capacity, planned_model
 from pecia_workers.simulation.requests import Mix, drawn, poisson
-from pecia_workers.simulation.scenarios import simulated
+from pecia_workers.simulation.scenarios import plan_capacity, planned_model, simulated
 from pecia_workers.witness.witnesses import witness_cpu_s
 from tests.shared.command import run_pecia
 

@@ -13,15 +13,7 @@ from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.learned import LearnedLengths
 from pecia_workers.batching.policies import BatchLimits, PolicyName, policy_named
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
-from pecia_workers.simulation.requests import (
-    Mix,
-    Request,
-    TraceError,
-    bursts,
-    drawn,
-    poisson,
-    read_trace,
-)
+from pecia_workers.simulation.requests import Mix, Request, TraceError, bursts, drawn, poisson, read_trace
 from pecia_workers.simulation.scenarios import simulated
 from pecia_workers.simulation.simulator import IterationMachine, Machine, Run, Simulator, SlotMachine
 

@@ -50,11 +50,7 @@ def test_a_tenant_leaves_as_many_places_as_it_takes() -> None:
 
 def test_all_get_a_first_place_before_any_gets_a_second_and_those_that_are_well_before_all() -> None:
     waiting = turns(2, Standing.FAILING) + turns(3, Standing.WELL)
-    assert Places(PLACES, each=4).allot(waiting, most=5) == {
-        ".well.0": 2,
-        ".well.1": 2,
-        ".well.2": 1,
-    }
+    assert Places(PLACES, each=4).allot(waiting, most=5) == {".well.0": 2, ".well.1": 2, ".well.2": 1}
 
 
 @given(

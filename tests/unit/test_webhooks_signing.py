@@ -154,9 +154,7 @@ def test_a_library_verifies_by_either_secret_while_it_is_rotated(library: Verify
 
 
 @pytest.mark.gate
-def test_a_library_refuses_what_was_changed_or_signed_by_another_secret_or_long_ago(
-    library: Verify,
-) -> None:
+def test_a_library_refuses_what_was_changed_or_signed_by_another_secret_or_long_ago(library: Verify) -> None:
     request = signed_by(SECRET)
     changed = SignedNotice(body=json.dumps({}).encode(), headers=request.headers)
     old = signed_by(SECRET, at=datetime.now(UTC) - timedelta(minutes=6))

@@ -104,6 +104,70 @@ def test_a_value_that_is_not_there_is_doubted(value: object, standing: Standing,
     assert (result.verdict is Verdict.REVIEW) is doubt.on_value
 
 
+def standings(lines: tuple[str, ...], fields: dict[str, Any]) -> tuple[Verdict, dict[str, str | None]]:
+    """Return the verdict, and what the witness reads where a leaf differs."""
+    result = with_grounded_fields(page(fields=fields), heard(lines))
+    doubtful = {one.path: one.other for one in result.grounding if one.standing is not Standing.AGREES}
+    return result.verdict, doubtful
+
+
+ANALYTES = ("Sodium 140 mmol/l", "Potassium 4.1 mmol/l", "Calcium 2.3", "mmol/l", "Urea", "22 mg/dl")
+
+
+def test_a_value_beside_the_name_of_another_item_is_doubted() -> None:
+    swapped = [{"name": "Sodium", "value": 4.1}, {"name": "Potassium", "value": 140}, {"name": "Urea"}]
+    verdict, doubtful = standings(ANALYTES, {"rows": swapped})
+    assert verdict is Verdict.REVIEW
+    assert doubtful == {"/rows/0/value": "Potassium 4.1", "/rows/1/value": "Sodium 140"}
+
+
+def test_values_beside_or_after_their_own_name_are_not_doubted() -> None:
+    rows = [
+        {"name": name, "value": value, "unit": unit}
+        for name, value, unit in (
+            ("Sodium", 140, "mmol/l"),
+            ("Potassium", 4.1, "mmol/l"),
+            ("Calcium", 2.3, None),
+            ("Urea", 22, "mg/dl"),
+        )
+    ]
+    assert standings(ANALYTES, {"rows": rows}) == (Verdict.OK, {"/rows/2/unit": None})
+    wrapped = ("Takes Ramipril 5 mg, Metformin", "850 mg, Bisoprolol 2.5 mg and", "Torasemide 10 mg")
+    drugs = {"Ramipril": 5, "Metformin": 850, "Bisoprolol": 2.5, "Torasemide": 10}
+    items = [{"drug": drug, "dose": f"{dose} mg"} for drug, dose in drugs.items()]
+    assert standings(wrapped, {"drugs": items}) == (Verdict.OK, {})
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "other"),
+    [
+        ("No allergy to penicillin", "penicillin", "No allergy to penicillin"),
+        ("Patient denies chest pain", "chest pain", "denies chest pain"),
+        ("Keine Allergie gegen Penicillin", "Keine Allergie", None),
+        ("No fever, penicillin allergy", "penicillin allergy", None),
+        ("No. 4711", "4711", None),
+    ],
+)
+def test_a_text_that_the_page_denies_is_doubted(line: str, value: str, other: str | None) -> None:
+    verdict, doubtful = standings((line,), {"value": value})
+    assert (verdict is Verdict.REVIEW, doubtful) == ((True, {"/value": other}) if other else (False, {}))
+
+
+@pytest.mark.parametrize(
+    ("lines", "value", "agrees"),
+    [
+        (("12.03.2024",), "2024-12-03", False),
+        (("12. 03. 2024",), "2024-12-03", False),
+        (("12/03/2024",), "2024-12-03", True),
+        (("12/03/2024", "25/03/2024"), "2024-12-03", False),
+        (("12/03/2024", "25/03/2024"), "2024-03-12", True),
+        (("12/03/2024", "03/25/2024"), "2024-03-12", False),
+    ],
+)
+def test_a_date_is_read_in_the_order_of_the_page(lines: tuple[str, ...], value: str, agrees: bool) -> None:
+    assert (standings(lines, {"value": value})[0] is Verdict.OK) == agrees
+
+
 def test_null_and_truth_values_are_on_no_page() -> None:
     result = grounded({"a": None, "b": True})
     assert [leaf.standing for leaf in result.grounding] == [None, None]

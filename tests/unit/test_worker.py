@@ -16,12 +16,11 @@ from pecia_schemas.payloads import PayloadStore
 from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers.ledger.database import retry_unavailable
 from pecia_workers.media.decoder import Spool
-from pecia_workers.protocol.attempts import clocked, limited, waiting, worked_longer, worked_s
 from pecia_workers.protocol.base import Budget
+from pecia_workers.protocol.parts import clocked, limited, waiting, worked_longer, worked_s
 from pecia_workers.worker.runner import Ending, Interruption, PartInFlight, PartRunner
 from pecia_workers.worker.runtime import Runtime
-from tests.shared.fixture_types import Eventually
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 LIMIT_S = 0.5
 LONG_S = 2 * LIMIT_S
@@ -238,7 +237,7 @@ def pool() -> Iterator[Pool]:
     pool.runner.stop()
 
 
-def test_a_part_that_comes_a_third_time_waits_for_its_first_run(pool: Pool, eventually: Eventually) -> None:
+def test_a_part_that_comes_a_third_time_waits_for_its_first_run(pool: Pool) -> None:
     part = uuid4()
     first = pool.deliver(part)
     eventually(lambda: pool.runtime.begun == [part])
@@ -257,7 +256,7 @@ def test_a_part_that_comes_a_third_time_waits_for_its_first_run(pool: Pool, even
     assert not pool.failed.is_set()
 
 
-def test_a_part_goes_back_to_redis_once_it_is_queued_in_postgres(pool: Pool, eventually: Eventually) -> None:
+def test_a_part_goes_back_to_redis_once_it_is_queued_in_postgres(pool: Pool) -> None:
     pool.runtime.refuses = 2
     job = pool.deliver(uuid4())
     eventually(lambda: pool.runtime.begun)

@@ -160,7 +160,6 @@ _FATES = {
 }
 
 _Jobs = Annotated[list[UUID] | None, Option(metavar="ID", help="Only this job; may be repeated.")]
-_AsJson = Annotated[bool, Option("--json", help="Print JSON, one object on a line.")]
 
 
 def purge(
@@ -173,7 +172,7 @@ def purge(
     reason: Annotated[str | None, Option(help="Kept in the audit log: nothing of a document.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only show what would be erased.")] = False,
     yes: Annotated[bool, Option("--yes", help="Do not ask for confirmation.")] = False,
-    as_json: _AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Erase documents, results, metadata and callbacks of jobs now and for good; running jobs are cancelled.
 
@@ -213,7 +212,7 @@ def audit(
     job: Annotated[UUID | None, Option(metavar="ID", help="Only about this job.")] = None,
     client: Annotated[str | None, Option(metavar="NAME", help="Only what this client did.")] = None,
     since: Annotated[str | None, Option(metavar="WHEN", help="Since: 30m, 2h, 7d or a date.")] = None,
-    as_json: _AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Show who read and erased results, newest first.
 

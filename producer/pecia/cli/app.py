@@ -97,8 +97,7 @@ _MODULES: Final = {
     "pecia_workers.commands.doctor": ("doctor",),
     "pecia_workers.commands.engine": ("engine",),
     "pecia_workers.commands.keys": ("keys",),
-    "pecia_workers.commands.plan": ("plan",),
-    "pecia_workers.commands.simulate": ("simulate", "experiment"),
+    "pecia_workers.commands.simulate": ("plan", "simulate", "experiment"),
     "pecia_workers.commands.up": ("sample", "up"),
     "pecia_workers.commands.worker": ("worker", "flower"),
 }

@@ -177,7 +177,7 @@ class OrderOptions(reading.JobOptions):
             reading.ANY_SOURCE,
             document_type=self.document_type,
             language=values.language(self.language),
-            fields=values.json_object(self.fields, "--fields"),
+            fields=values.json_object(self.fields),
             cache=not self.no_cache,
         )
         metadata = values.metadata(self.metadata)

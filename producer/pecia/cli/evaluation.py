@@ -20,41 +20,20 @@ from pecia.evaluation.truth import Exhibit, TruthError, exhibits, part_of_local
 from pecia.sources import files_below, sniffed
 from pecia_schemas.tasks import Prefer
 
-_COLUMNS = {
-    "pages": "pages",
+_HEADINGS = {
     "cer": "CER",
     "wer": "WER",
     "f1": "words F1",
-    "numbers": "numbers",
-    "values": "values",
     "ok_with_wrong_number": "ok, number wrong",
     "right_but_flagged": "right, flagged",
-    "errors_doubted": "errors doubted",
-    "right_doubted": "right doubted",
-    "coverage": "coverage",
-    "cells": "cells",
-    "adjacency": "adjacency",
-    "in_place": "in place",
-    "numeric_cells": "numeric cells",
-    "destroyed": "destroyed",
-    "order": "order",
     "cer_in_file": "CER in file",
-    "order_in_file": "order in file",
-    "marks": "marks",
-    "wrong_ok": "wrong ok",
-    "wrong_blank": "wrong blank",
     "seconds": "s/page",
-}
-_OF_BUNDLES = {
-    "bundles": "bundles",
     "recall": "cuts found",
     "precision": "cuts right",
     "whole": "right whole",
-    "kinds": "kinds",
-    "identities": "identities",
     "untold": "two patients untold",
-    "false_conflicts": "false conflicts",
 }
+"""Headings that differ from the figure's name."""
 _SPARE = (
     *("destroyed", "numeric cells", "in place", "adjacency"),
     *("right doubted", "errors doubted", "order in file", "CER in file", "coverage", "WER", "wrong blank"),
@@ -74,13 +53,12 @@ def evaluate(
     ],
     *,
     engine: Annotated[
-        str | None,
-        Option(help="Engine to read with, on a throw-away fleet. Default: the running fleet."),
+        str | None, Option(help="Engine to read with, on a throw-away fleet. Default: the running fleet.")
     ] = None,
     prefer: Annotated[
         Prefer | None,
         Option(
-            help="Source of the text of PDFs. Default: pixels for PDFs that hold their own truth, else auto.",
+            help="Source of the text of PDFs. Default: pixels for PDFs that hold their own truth, else auto."
         ),
     ] = None,
     as_json: Annotated[
@@ -124,7 +102,7 @@ def evaluate(
     if found.pages:
         typer.echo(figures(found.kinds, earlier.kinds))
     if found.bundled:
-        typer.echo(figures({"bundles": found.bundled}, {"bundles": earlier.bundled}, _OF_BUNDLES))
+        typer.echo(figures({"bundles": found.bundled}, {"bundles": earlier.bundled}))
     for caption in found.captions:
         typer.echo(f"{caption.file}: ROUGE-L {caption.rouge_l:.3f}, METEOR {caption.meteor:.3f}")
 
@@ -173,18 +151,19 @@ def _earlier(file: Path | None, option: str) -> Report:
 def figures(
     found: Mapping[str, BaseModel],
     earlier: Mapping[str, BaseModel | None],
-    columns: Mapping[str, str] = _COLUMNS,
     width: int | None = None,
 ) -> str:
     """Return a run's figures by kind of page, or of bundles, beside differing figures of an earlier run."""
+    names = type(next(iter(found.values()))).model_fields
     rows: list[list[str]] = []
     for kind, now in found.items():
         rows.append([kind])
         before = earlier.get(kind)
-        for name in columns:
+        for name in names:
             new, old = _figure(getattr(now, name)), _figure(getattr(before, name, None))
             rows[-1].append(new if before is None or old == new else f"{old or '-'} → {new or '-'}")
-    return output.fitting(("kind", *columns.values()), rows, spare=_SPARE, width=width)
+    headings = (_HEADINGS.get(name, name.replace("_", " ")) for name in names)
+    return output.fitting(("kind", *headings), rows, spare=_SPARE, width=width)
 
 
 def _figure(value: float | None) -> str:

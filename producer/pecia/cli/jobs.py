@@ -188,8 +188,7 @@ def list_jobs(
     batch: InBatch = None,
     state: States = None,
     verdict: Annotated[
-        list[Verdict] | None,
-        Option(help="Show pages with this verdict instead of jobs; may be repeated."),
+        list[Verdict] | None, Option(help="Show pages with this verdict instead of jobs; may be repeated.")
     ] = None,
     kind: Annotated[str | None, Option(help="Only this kind of work, such as document.read.")] = None,
     metadata: Metadata = None,

@@ -135,21 +135,14 @@ def failure_json(failure: Failure | None) -> dict[str, str] | None:
 
 def job_json(job: AnyJob, hint: str | None) -> dict[str, Any]:
     """Return a job's state without its result; `hint` says why it cannot continue."""
-    return {
-        "job": job.id,
-        "kind": job.kind,
-        "label": job.label,
-        "batch": job.batch,
-        "lane": job.lane,
-        "state": job.state,
-        "progress": job.progress,
-        "failure": failure_json(job.failure),
-        "hint": hint,
-        "metadata": dict(job.metadata),
-        "submitted_at": job.submitted_at,
-        "finished_at": job.finished_at,
-        "erased_at": job.erased_at,
-    }
+    known = ("kind", "label", "batch", "lane", "state", "progress")
+    about = {"failure": failure_json(job.failure), "hint": hint, "metadata": dict(job.metadata)}
+    moments = ("submitted_at", "finished_at", "erased_at")
+    return {"job": job.id} | _named(job, known) | about | _named(job, moments)
+
+
+def _named(job: AnyJob, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in names}
 
 
 def for_terminal(text: str) -> str:

@@ -17,15 +17,7 @@ from pecia.job import AnyJob
 from pecia.waiting import Deadline
 from pecia_schemas.blocks import DoubtReason
 from pecia_schemas.bundled import Bundle
-from pecia_schemas.results import (
-    Captions,
-    Document,
-    Page,
-    PageFailure,
-    Segment,
-    SegmentFailure,
-    Summary,
-)
+from pecia_schemas.results import Captions, Document, Page, PageFailure, Segment, SegmentFailure, Summary
 from pecia_schemas.states import JobState
 from pecia_schemas.tasks import has_pages
 

@@ -254,7 +254,7 @@ class ReadingOptions:
             ANY_SOURCE,
             document_type=self.document_type,
             language=values.language(self.language),
-            fields=values.json_object(self.fields, "--fields"),
+            fields=values.json_object(self.fields),
             instructions=values.instructions(self.instructions),
             pages=values.pages(self.pages),
             prepare=values.preparation(self.prepare),

@@ -319,7 +319,7 @@ def seconds(value: float | None, option: str) -> timedelta | None:
         raise BadParameter("that is longer than any video", param_hint=option) from None
 
 
-def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
+def json_object(file: Path | None) -> dict[str, Any] | None:
     """Return the JSON object that a file contains."""
     if file is None:
         return None
@@ -328,7 +328,7 @@ def json_object(file: Path | None, option: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         value = None
     if not isinstance(value, dict):
-        raise BadParameter("the file contains no JSON object", param_hint=option)
+        raise BadParameter("the file contains no JSON object", param_hint="--fields")
     return value
 
 

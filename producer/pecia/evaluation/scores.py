@@ -15,8 +15,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from pecia.client import Client
 from pecia.evaluation import metrics
-from pecia.evaluation.bundles import BundleScore, BundleSummary, score_bundle
-from pecia.evaluation.metrics import Overlap, Share, Values
+from pecia.evaluation.metrics import BundleScore, BundleSummary, Overlap, Share, Values, score_bundle
 from pecia.evaluation.truth import Exhibit, TruePage
 from pecia.job import JobGroup
 from pecia_schemas.blocks import Table

@@ -22,7 +22,7 @@ from pecia.gateway.announcements import GatewayConnections
 from pecia.gateway.bodies import Job, Submission, Submitted
 from pecia.gateway.bounds import BoundedBodies
 from pecia.gateway.identity import Bearers, GatewayConfiguration, authorization_of, bearers_of
-from pecia.gateway.openai import batches, completions, files
+from pecia.gateway.openai import batches, files, requests
 from pecia.gateway.openai.intake import Intake
 from pecia.gateway.openai.requests import MOST_LINE
 from pecia.gateway.pages import reference
@@ -85,7 +85,7 @@ def make_app(settings: GatewayConfiguration, *more: BaseRoute) -> FastAPI:
     for router in (submitting.router, jobs.router, tenants.keys, tenants.webhooks):
         v1.include_router(router)
     app.include_router(v1)
-    for router in (files.router, batches.router, completions.router):
+    for router in (files.router, batches.router, requests.router):
         app.include_router(router, prefix=problems.OPENAI, tags=["openai"], responses=_OPENAI_ERRORS)
     if find_spec("mcp"):
         app.router.routes.append(Route(_TOOLS, _Tools()))

@@ -25,9 +25,8 @@ from pecia.aio.connections import AsyncConnections
 from pecia.aio.job import AsyncJob
 from pecia.errors import JobNotFoundError
 from pecia.gateway.announcements import GatewayConnections
-from pecia.gateway.bounds import Body, KeyLimits, Places, Spool
+from pecia.gateway.bounds import Body, KeyLimits, Places, SharedCounts, SharedRate, Spool, Taken
 from pecia.gateway.problems import ProblemError, busy, too_many
-from pecia.gateway.sharing import SharedCounts, SharedRate, Taken
 from pecia.handles import JobView, existing_view
 from pecia_schemas.settings import ClientSettings
 from pecia_schemas.settings.worker import GatewaySettings

@@ -1,23 +1,28 @@
 """`POST /v1/jobs`: takes documents in a form, or as URLs in JSON. Documents are streamed, never held in memory."""
 
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, closing
 from http import HTTPStatus
 from itertools import islice
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
-from starlette.formparsers import MultiPartException
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from pecia.aio.client import AsyncClient
 from pecia.aio.job import AsyncJob
 from pecia.errors import InvalidSourceError, SubmitManyError
 from pecia.gateway.bodies import IDEMPOTENCY_KEY, MOST_TASKS, Job, RefusedTask, Submission, Submitted
-from pecia.gateway.forms import DocumentForm
 from pecia.gateway.identity import Submitter, bearers_of, body_of
 from pecia.gateway.problems import ProblemError, documented, of_error
 from pecia.request import Submission as One
@@ -26,6 +31,69 @@ from pecia_schemas import storable
 from pecia_schemas.media import UrlRef
 from pecia_schemas.states import Lane
 from pecia_schemas.tasks import CaptionVideo, ReadBundle, ReadDocument, Task
+
+
+class DocumentForm(MultiPartParser):
+    """Parses a form. What its files hold is gone when this is closed; threads read several of them at a time."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.spool: Final[IO[bytes]] = tempfile.TemporaryFile(prefix="pecia-form-")  # noqa: SIM115  see close()
+        self.lock: Final = threading.Lock()
+        self.spooled = 0
+
+    def on_headers_finished(self) -> None:
+        """Store a file in the form's shared file, in place of a temporary file of its own."""
+        super().on_headers_finished()
+        if (upload := self._current_part.file) is not None:
+            upload.file.close()
+            upload.file = cast("Any", _Piece(self))
+
+    def close(self) -> None:
+        """Delete the form's temporary file."""
+        self.spool.close()
+
+
+class _Piece(io.RawIOBase):
+    """One document of a form. It is written completely before the next one."""
+
+    def __init__(self, form: DocumentForm) -> None:
+        self._form = form
+        self._start = self._at = self._size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def write(self, data: Any, /) -> int:
+        with self._form.lock:
+            if not self._size:
+                self._start = self._form.spooled
+            self._form.spool.seek(self._start + self._size)
+            self._form.spool.write(data)
+            self._size += len(data)
+            self._at = self._size
+            self._form.spooled = self._start + self._size
+        return len(data)
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer)[: max(0, self._size - self._at)]
+        with self._form.lock:
+            self._form.spool.seek(self._start + self._at)
+            count = cast("Any", self._form.spool).readinto(view)
+        self._at += count
+        return int(count)
+
 
 router = APIRouter(tags=["jobs"])
 

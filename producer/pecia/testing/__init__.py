@@ -6,7 +6,6 @@ with FakeFleet() as fleet:
 """
 
 from pecia.testing.fleet import FakeFleet, NotFakedError
-from pecia.testing.jobs import Callback, Submitted
-from pecia.testing.scripts import Answer, Piece, ScriptError
+from pecia.testing.jobs import Answer, Callback, Piece, ScriptError, Submitted
 
 __all__ = ["Answer", "Callback", "FakeFleet", "NotFakedError", "Piece", "ScriptError", "Submitted"]

@@ -24,8 +24,19 @@ from pecia.handles import Accepted, JobHandle, JobView, existing_view
 from pecia.records import Batch, Counts, LaneLoad, Listing, PartOutcome
 from pecia.remote.connections import Polling
 from pecia.submission import NewJob, Outcomes, Prepared
-from pecia.testing.jobs import KEYS, Callback, FakeJob, FakePart, Submitted, now, signed
-from pecia.testing.scripts import Answer, Piece, Rule, script_of
+from pecia.testing.jobs import (
+    KEYS,
+    Answer,
+    Callback,
+    FakeJob,
+    FakePart,
+    Piece,
+    Rule,
+    Submitted,
+    now,
+    script_of,
+    signed,
+)
 from pecia_schemas.bundles import Split
 from pecia_schemas.events import JobEvent, new_secret
 from pecia_schemas.failures import Failure, FailureCode

@@ -19,7 +19,7 @@ import pytest
 from pecia import Client, GatewayUnavailableError, QueueFullError, ReadDocument
 from pecia.aio.job import AsyncJob
 from pecia.gateway import bounds
-from pecia.gateway.sharing import SharedCounts
+from pecia.gateway.bounds import SharedCounts
 from pecia.remote.calls import error_of
 from pecia_workers.local.process import wait_until
 from tests.shared.gateways import Gateway, serving

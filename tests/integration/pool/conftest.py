@@ -15,8 +15,8 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp
 from pecia_workers.queue.lists import connect, count_waiting
-from tests.shared.fixture_types import Eventually
 from tests.shared.forking import Program, Programs, Started
+from tests.shared.limits import eventually
 
 _PROGRAM = Path(__file__).with_name("scripted_worker.py")
 
@@ -24,14 +24,13 @@ _PROGRAM = Path(__file__).with_name("scripted_worker.py")
 class Fleet:
     """One Redis, some workers, and a journal of what became of each part."""
 
-    def __init__(self, directory: Path, redis_url: str, programs: Programs, eventually: Eventually) -> None:
+    def __init__(self, directory: Path, redis_url: str, programs: Programs) -> None:
         self.directory = directory
         self.redis_url = redis_url
         self.redis = connect(redis_url)
         own = {"PECIA_REDIS_URL": redis_url, "SCRIPTED_DIRECTORY": str(directory)}
         self._started = Started(programs, directory, own)
         self.launch_program, self.log = self._started.start, self._started.log
-        self.eventually = eventually
         self._sent: dict[UUID, PartMessage] = {}
         (directory / "plans").mkdir()
         (directory / "journal").touch()
@@ -39,7 +38,7 @@ class Fleet:
     def start(self, *arguments: str, **environment: str) -> Program:
         """Start a worker and wait until it consumes."""
         worker = self.launch(*arguments, **environment)
-        self.eventually(lambda: " ready." in self.log(worker), what="a worker")
+        eventually(lambda: " ready." in self.log(worker), what="a worker")
         return worker
 
     def launch(self, *arguments: str, **environment: str) -> Program:
@@ -84,11 +83,11 @@ class Fleet:
         return [entry["what"] for entry in self.journal(part)]
 
     def await_story(self, part: UUID, *story: str) -> None:
-        self.eventually(lambda: self.story(part) == list(story), what=f"{story} of {part}")
+        eventually(lambda: self.story(part) == list(story), what=f"{story} of {part}")
 
     def await_settled(self) -> None:
         """Wait until nothing waits in Redis."""
-        self.eventually(lambda: not any(count_waiting(self.redis).values()), what="an empty broker")
+        eventually(lambda: not any(count_waiting(self.redis).values()), what="an empty broker")
 
     @property
     def left(self) -> list[str]:
@@ -114,13 +113,11 @@ class Fleet:
 
 
 @pytest.fixture
-def make_fleet(
-    tmp_path: Path, programs: Programs, eventually: Eventually
-) -> Iterator[Callable[[str], Fleet]]:
+def make_fleet(tmp_path: Path, programs: Programs) -> Iterator[Callable[[str], Fleet]]:
     with ExitStack() as stack:
 
         def make(redis_url: str) -> Fleet:
-            fleet = Fleet(tmp_path, redis_url, programs, eventually)
+            fleet = Fleet(tmp_path, redis_url, programs)
             stack.callback(fleet.end)
             return fleet
 

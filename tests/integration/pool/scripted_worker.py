@@ -15,8 +15,8 @@ from celery.exceptions import Ignore, Retry
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.states import Stage
 from pecia_workers.app import app, worker_argv
-from pecia_workers.protocol.attempts import PartCancelledError, PartFailedError, RuntimeLostError
 from pecia_workers.protocol.base import Budget
+from pecia_workers.protocol.parts import PartCancelledError, PartFailedError, RuntimeLostError
 from pecia_workers.worker.pool import EnginePool
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from pecia_schemas.messages import queue_name, wakeup_key
 from pecia_schemas.states import Lane, Stage
 from pecia_workers.app import FleetApp
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 BROADCAST = "/0.celery.pidbox"
 LANE = queue_name(Stage.READ, Lane.NORMAL)
@@ -89,7 +89,7 @@ MEDDLING: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def broadcast(fleet: Any, message: Any) -> None:
     """Send it to a worker once that listens."""
-    fleet.eventually(lambda: fleet.redis.publish(BROADCAST, message), what="a listener")
+    eventually(lambda: fleet.redis.publish(BROADCAST, message), what="a listener")
 
 
 def test_no_broadcast_stops_a_worker(fleet: Any) -> None:
@@ -111,7 +111,7 @@ def test_a_pickle_is_never_opened(fleet: Any, tmp_path: Path) -> None:
     fleet.redis.lpush(LANE, hostile, _task(hostile))
 
     fleet.await_story(fleet.send(), "run", "done")
-    fleet.eventually(lambda: fleet.redis.llen("pecia:dead") == 2)
+    eventually(lambda: fleet.redis.llen("pecia:dead") == 2)
     assert not made.exists()
 
 
@@ -151,7 +151,7 @@ def test_a_broadcast_that_bears_a_parts_id_acknowledges_nothing(fleet: Any) -> N
 
     broadcast(fleet, json.dumps(refused))
 
-    fleet.eventually(lambda: "text/x-strange" in fleet.logs, what="a refusal")
+    eventually(lambda: "text/x-strange" in fleet.logs, what="a refusal")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(WAIT_S) == 0
     assert fleet.left == ["read.normal"]  # it still had the part, to put it back
@@ -169,7 +169,7 @@ def test_a_strange_bell_deafens_nobody(fleet: Any, wakeup: str) -> None:
     part = fleet.send() if wakeup == "junk" else _sent_past_the_bell(fleet)
 
     fleet.await_story(part, "run", "done")
-    fleet.eventually(lambda: not fleet.redis.exists(name))
+    eventually(lambda: not fleet.redis.exists(name))
     assert worker.returncode is None
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from pecia_schemas.states import Lane
 from pecia_workers.app import FleetApp
-from tests.shared.fixture_types import Eventually
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.overhearing import celery_events
 
 SECRET = "Jane Doe"
@@ -39,7 +38,7 @@ def test_events_tell_how_a_part_went_by_its_code_alone_and_it_is_gone(
 
     part = fleet.send(plan)
 
-    fleet.eventually(
+    eventually(
         lambda: (
             [event["type"] for event in events if event.get("uuid") == str(part)]
             == ["task-received", "task-started", last]
@@ -72,7 +71,7 @@ def test_inspect_shows_ids_and_nothing_else_of_a_part(fleet: Any, console: Fleet
     fleet.await_settled()
 
 
-def test_a_revoked_part_ends_in_the_ledger(fleet: Any, console: FleetApp, eventually: Eventually) -> None:
+def test_a_revoked_part_ends_in_the_ledger(fleet: Any, console: FleetApp) -> None:
     fleet.start(PECIA_REMOTE_CONTROL="revoke")
     (part,) = fleet.hold()
     console.control.revoke(str(part), terminate=True)

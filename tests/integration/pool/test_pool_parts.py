@@ -8,13 +8,13 @@ import pytest
 
 from pecia_schemas.states import Lane
 from tests.shared.fixture_types import Make
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 
 def test_what_a_part_really_costs_counts_as_soon_as_it_is_known(fleet: Any) -> None:
     parts = [fleet.send("wait", cost=60) for _ in range(3)]
     fleet.start(SCRIPTED_TOKENS="100", SCRIPTED_PRICE="10")
-    fleet.eventually(lambda: len(fleet.journal()) == len(parts), what="the parts that fit")
+    eventually(lambda: len(fleet.journal()) == len(parts), what="the parts that fit")
     fleet.finish(*parts)
     fleet.await_settled()
 
@@ -29,8 +29,11 @@ def test_less_is_claimed_while_an_engine_has_less_room(fleet: Any, budget: dict[
     parts = [fleet.send("wait", cost=cost) for _ in range(10)]
     fleet.start(**budget)
 
+    def await_claims(count: int) -> None:
+        eventually(lambda: len(fleet.journal()) == count, what=f"{count} parts")
+
     for claimed in (2, 8):
-        fleet.eventually(lambda claimed=claimed: len(fleet.journal()) == claimed, what=f"{claimed} parts")
+        await_claims(claimed)
         (fleet.directory / "room.new").write_text("1")
         (fleet.directory / "room.new").rename(fleet.directory / "room")
 
@@ -89,7 +92,7 @@ def test_a_hard_time_limit_gives_the_part_back(fleet: Any) -> None:
     fleet.start("--time-limit=1")
     part = fleet.send("wait")
     again = ["run", "cancelled", "given back", "run"]
-    fleet.eventually(lambda: fleet.story(part)[: len(again)] == again, what="another run, which ends as soon")
+    eventually(lambda: fleet.story(part)[: len(again)] == again, what="another run, which ends as soon")
     fleet.finish(part)
     fleet.await_settled()
 
@@ -128,7 +131,7 @@ def test_work_goes_on_after_redis_was_killed_and_came_back(redis_server: Make, m
     fleet = make_fleet(server.url)
     fleet.start()
     (part,) = fleet.hold()
-    fleet.eventually(lambda: not fleet.redis.info("persistence")["aof_buffer_length"], what="Redis's log")
+    eventually(lambda: not fleet.redis.info("persistence")["aof_buffer_length"], what="Redis's log")
 
     server.kill()
     fleet.finish(part)
@@ -152,7 +155,7 @@ def test_work_goes_on_after_redis_forgot_everything(fleet: Any) -> None:
 def stop(fleet: Any, worker: Any, number: signal.Signals) -> None:
     """Ask the worker to stop, and return once it has been told."""
     worker.send_signal(number)
-    fleet.eventually(lambda: "Warm shutdown" in fleet.log(worker), what="the beginning of the stop")
+    eventually(lambda: "Warm shutdown" in fleet.log(worker), what="the beginning of the stop")
 
 
 def test_a_stopping_worker_finishes_what_it_began(fleet: Any) -> None:
@@ -189,7 +192,7 @@ def test_a_second_interrupt_gives_back_at_once(fleet: Any) -> None:
     (part,) = fleet.hold()
 
     stop(fleet, worker, signal.SIGINT)
-    fleet.eventually(lambda: not fleet.redis.pubsub_numpat(), what="the end of all but the part")
+    eventually(lambda: not fleet.redis.pubsub_numpat(), what="the end of all but the part")
     time.sleep(0.5)  # now it waits for the part alone
     assert worker.returncode is None
     worker.send_signal(signal.SIGINT)
@@ -218,7 +221,7 @@ def test_a_runtime_that_is_lost_while_nothing_runs_ends_the_worker(fleet: Any) -
 
 
 def await_runs(fleet: Any, part: Any, count: int) -> None:
-    fleet.eventually(lambda: fleet.story(part).count("run") == count, what=f"run {count}")
+    eventually(lambda: fleet.story(part).count("run") == count, what=f"run {count}")
 
 
 def test_nothing_runs_beside_the_parts_of_a_dead_worker_and_others_run_elsewhere(fleet: Any) -> None:

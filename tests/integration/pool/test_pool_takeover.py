@@ -11,10 +11,9 @@ from redis import Redis
 from pecia import Client, FailureCode, Job, JobState, Lane, ReadDocument
 from pecia_workers.queue.lists import connect, held_parts
 from tests.shared.chat_server import ChatServerDouble, serving
-from tests.shared.fixture_types import Eventually
 from tests.shared.forking import Program, Started
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.pictures import encoded, note
 
 DEADLY_WORKER = Path(__file__).with_name("deadly_worker.py")
@@ -37,13 +36,8 @@ def engine_at(server: ChatServerDouble) -> dict[str, str]:
     return {"PECIA_ENGINE": "openai", "PECIA_ENGINE_URL": server.url, "PECIA_ENGINE_TIMEOUT": "PT1H"}
 
 
-def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(  # noqa: PLR0917  fixtures
-    started: Started,
-    client: Client,
-    house: House,
-    printed: bytes,
-    server: ChatServerDouble,
-    eventually: Eventually,
+def test_a_worker_that_wakes_up_too_late_can_neither_commit_nor_acknowledge(
+    started: Started, client: Client, house: House, printed: bytes, server: ChatServerDouble
 ) -> None:
     workers = [
         started.worker("engine", "--name", name, **engine_at(server), PECIA_LEASE="5")
@@ -108,7 +102,6 @@ def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waite
     house: House,
     printed: bytes,
     server: ChatServerDouble,
-    eventually: Eventually,
 ) -> None:
     worker = doomed("engine")
     eventually(lambda: house.query(ON_DUTY), what="the worker")
@@ -127,9 +120,7 @@ def test_an_engine_worker_gives_back_what_it_cannot_finish_and_no_lease_is_waite
     assert log.index("termination_notice") < log.index("Warm shutdown")
 
 
-def test_a_service_ends_when_it_is_told(
-    doomed: Callable[[str], Program], notice: Path, house: House, eventually: Eventually
-) -> None:
+def test_a_service_ends_when_it_is_told(doomed: Callable[[str], Program], notice: Path, house: House) -> None:
     service = doomed("upkeep")
     eventually(lambda: house.query("SELECT 1 FROM workers"), what="the service")
     notice.touch()
@@ -142,9 +133,7 @@ def page(number: int, width: int = 60) -> bytes:
     return encoded(note(number, width), "PNG")
 
 
-def test_a_page_that_kills_its_worker_fails_alone(
-    started: Started, client: Client, house: House, eventually: Eventually
-) -> None:
+def test_a_page_that_kills_its_worker_fails_alone(started: Started, client: Client, house: House) -> None:
     """Workers are started again whenever one dies of it."""
 
     def start() -> Program:

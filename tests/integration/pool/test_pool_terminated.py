@@ -7,10 +7,9 @@ import pytest
 
 from pecia import Client, JobState, ReadDocument
 from tests.shared.document_server import Answer, handing_out
-from tests.shared.fixture_types import Eventually
 from tests.shared.forking import Started
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.receivers import SECRET, Receiver, receiver
 
 pytestmark = pytest.mark.gate
@@ -69,7 +68,6 @@ def test_a_process_that_is_terminated_anywhere_loses_nothing_and_repeats_nothing
     house: House,
     receiver: Receiver,
     printed: bytes,
-    eventually: Eventually,
 ) -> None:
     with handing_out() as server:
         job = client.submit(ReadDocument(server.plan("/scan.png", Answer(printed))), webhook=receiver.url)

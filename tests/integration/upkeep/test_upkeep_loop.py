@@ -19,17 +19,17 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.queue.lists import connect, count_waiting, held_parts
 from pecia_workers.upkeep import loop
 from tests.shared.failing_writes import fail_writes, let_writes_pass
-from tests.shared.fixture_types import Eventually, Make
+from tests.shared.fixture_types import Make
 from tests.shared.forking import Started
 from tests.shared.http_doubles import at_work
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 from tests.shared.tables import Tables
 
 QUEUE = "read.normal"
 
 
 def test_after_flushall_everything_is_back_within_seconds(
-    tables: Any, redis: Redis, settings: WorkerSettings, eventually: Make, keeping: Make
+    tables: Any, redis: Redis, settings: WorkerSettings, keeping: Make
 ) -> None:
     tables.add_job(parts=50)
     with keeping(settings):
@@ -41,7 +41,7 @@ def test_after_flushall_everything_is_back_within_seconds(
 
 @pytest.mark.parametrize("upkeep", [True, False], ids=["by upkeep", "by a worker"])
 def test_what_a_worker_took_that_died_comes_again_and_what_it_ran_in_quarantine(  # noqa: PLR0917  fixtures
-    upkeep: bool, tables: Any, redis: Redis, claim_all: Make, run: Make, settings_for: Make, eventually: Make
+    upkeep: bool, tables: Any, redis: Redis, claim_all: Make, run: Make, settings_for: Make
 ) -> None:
     """Killed between Redis and Postgres, it has left no trace of a part; and another message hides the gap."""
     settings = settings_for(lease=timedelta(seconds=2))
@@ -93,7 +93,7 @@ def test_a_watch_ends_though_a_library_swallows_the_first_cancel(
 
 
 def test_an_outage_of_redis_is_told_once_and_outlasted(
-    tables: Any, redis_server: Make, settings_for: Make, eventually: Make, keeping: Make
+    tables: Any, redis_server: Make, settings_for: Make, keeping: Make
 ) -> None:
     first = redis_server()
     expiring = tables.add_job(expires_in=timedelta(seconds=1))
@@ -113,7 +113,7 @@ def test_an_outage_of_redis_is_told_once_and_outlasted(
 
 
 def test_an_outage_of_postgres_is_told_once_and_outlasted(
-    postgres_server: Make, redis: Redis, settings_for: Make, eventually: Make, keeping: Make
+    postgres_server: Make, redis: Redis, settings_for: Make, keeping: Make
 ) -> None:
     first = postgres_server(durable=True)
     upgrade(first.url)
@@ -133,13 +133,7 @@ def test_an_outage_of_postgres_is_told_once_and_outlasted(
     [("25006", "database_unavailable"), ("54000", "relay_failed"), ("42501", "relay_failed")],
 )
 def test_what_keeps_a_step_from_its_work_is_told_by_the_sqlstate_and_the_others_go_on(  # noqa: PLR0917  fixtures
-    sqlstate: str,
-    outage: str,
-    tables: Any,
-    redis: Redis,
-    settings: WorkerSettings,
-    eventually: Make,
-    keeping: Make,
+    sqlstate: str, outage: str, tables: Any, redis: Redis, settings: WorkerSettings, keeping: Make
 ) -> None:
     tables.query("INSERT INTO flows (digest) VALUES ('north')")
     fail_writes(tables.database_url, "UPDATE ON parts", sqlstate)
@@ -162,7 +156,7 @@ ROUNDS = 3
 
 
 @pytest.fixture
-def two_of_them(tables: Any, started: Started, eventually: Eventually) -> Iterator[None]:
+def two_of_them(tables: Any, started: Started) -> Iterator[None]:
     """Two processes, as operators start them, that look twenty times a second."""
     for _ in range(2):
         started.worker("upkeep", PECIA_UPKEEP_INTERVAL="0.05", PECIA_LOG_LEVEL="warning")
@@ -176,7 +170,7 @@ def two_of_them(tables: Any, started: Started, eventually: Eventually) -> Iterat
 
 @pytest.mark.gate
 @pytest.mark.usefixtures("two_of_them")
-def test_two_instances_do_all_as_redis_forgets(tables: Any, redis: Redis, eventually: Eventually) -> None:
+def test_two_instances_do_all_as_redis_forgets(tables: Any, redis: Redis) -> None:
     orphaned, expiring, fresh = [], [], []
     for _ in range(ROUNDS):
         orphaned.append(tables.add_job(parts=10))

@@ -10,6 +10,7 @@ from pecia_schemas.messages import WINDOW
 from pecia_workers.observability.metrics import FLEET
 from pecia_workers.upkeep.loop import Measurement, relay
 from tests.shared.fixture_types import Make
+from tests.shared.limits import eventually
 
 pytestmark = pytest.mark.gate
 
@@ -98,9 +99,7 @@ def test_it_does_not_look_at_every_round(tables: Any, run: Make) -> None:
     assert shown("pecia_unpublished_parts") == 0
 
 
-def test_an_upkeep_without_a_page_looks_for_nobody(
-    settings_for: Make, keeping: Make, tables: Any, eventually: Make
-) -> None:
+def test_an_upkeep_without_a_page_looks_for_nobody(settings_for: Make, keeping: Make, tables: Any) -> None:
     before = shown("pecia_measured_timestamp_seconds")
     job_id = tables.add_job()
     with keeping(settings_for()):

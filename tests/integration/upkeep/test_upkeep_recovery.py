@@ -25,9 +25,9 @@ from pecia_workers.ledger.recovery import _DECLARE_DEAD, Judge, pardon
 from pecia_workers.ledger.workers import Watch, WorkerIdentity, beat, is_gone, new_name, register
 from pecia_workers.upkeep.loop import Stores, expire, relay
 from tests.shared.command import ran
-from tests.shared.fixture_types import Eventually, Make
+from tests.shared.fixture_types import Make
 from tests.shared.house import House, claimed, hear_nothing
-from tests.shared.limits import WAIT_S
+from tests.shared.limits import WAIT_S, eventually
 
 LEASE = timedelta(seconds=15)
 WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -169,9 +169,7 @@ def test_a_worker_taken_for_dead_claims_nothing_until_registered(tables: Any, ho
     assert house.ask(story) == [False, False, True, True]
 
 
-def test_a_death_is_undone_once_where_nothing_failed(
-    tables: Any, house: House, eventually: Eventually
-) -> None:
+def test_a_death_is_undone_once_where_nothing_failed(tables: Any, house: House) -> None:
     job_id = tables.add_job(parts=5)
     tables.query("UPDATE parts SET deaths = 1 WHERE ordinal = 3")
 
@@ -334,7 +332,7 @@ def test_a_job_with_time_left_or_a_result_does_not_expire(tables: Any, run: Make
 
 @pytest.mark.parametrize("locked", ["jobs", "parts"])
 def test_a_job_that_is_being_committed_expires_as_soon_as_it_is_free(
-    locked: str, tables: Any, run: Make, eventually: Eventually
+    locked: str, tables: Any, run: Make
 ) -> None:
     job_id = tables.add_job(parts=2, expires_in=timedelta(seconds=-1))
     lock: dict[str, LiteralString] = {

@@ -23,10 +23,10 @@ from pecia_workers.ledger.workers import (
     register,
     stages_on_duty,
 )
-from tests.shared.fixture_types import Eventually, Make
+from tests.shared.fixture_types import Make
 from tests.shared.forking import Started
 from tests.shared.house import House
-from tests.shared.limits import WAIT_S, until
+from tests.shared.limits import WAIT_S, eventually, until
 
 LEASE = timedelta(milliseconds=200)
 WORKER = WorkerIdentity.new("engine", [Stage.READ, Stage.CAPTION])
@@ -143,10 +143,7 @@ FIELDS, KOREAN = (Need.FIELDS, "true"), (Need.LANGUAGE, "ko")
     ],
 )
 def test_what_is_asked_for_is_refused_only_while_all_who_read_say_that_they_cannot_do_it(
-    house: House,
-    need: tuple[Need, str],
-    able: list[dict[str, Any] | None],
-    answer: bool,
+    house: House, need: tuple[Need, str], able: list[dict[str, Any] | None], answer: bool
 ) -> None:
     async def story(database: AsyncEngine) -> bool:
         captioning = WorkerIdentity.new("engine", [Stage.CAPTION])
@@ -191,7 +188,7 @@ async def seen_after(tables: Any, former: dict[str, Any]) -> dict[str, Any]:
     return await seen(tables)
 
 
-def test_the_upkeep_process_ends_cleanly(tables: Any, started: Started, eventually: Eventually) -> None:
+def test_the_upkeep_process_ends_cleanly(tables: Any, started: Started) -> None:
     process = started.worker("upkeep")
     tables.add_job()
     eventually(lambda: tables.query("SELECT id FROM parts WHERE published_at IS NOT NULL"))

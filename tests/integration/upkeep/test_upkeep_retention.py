@@ -15,8 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pecia import Client, InvalidSourceError, Job, JobErasedError, JobNotFoundError, ReadDocument, Submission
 from pecia_schemas.failures import FailureCode
 from pecia_workers.ledger.retention import JOBS, PayloadsStayedError, StraySearch, forget, retention_steps
-from tests.shared.fixture_types import Eventually, Make, Picture
+from tests.shared.fixture_types import Make, Picture
 from tests.shared.house import House
+from tests.shared.limits import eventually
 
 pytestmark = pytest.mark.gate
 
@@ -365,8 +366,8 @@ def test_one_transaction_takes_a_bounded_number_of_parts(tables: Any, house: Hou
     assert [forgotten(limit) for limit in (4, 1, 100)] == [2, 1, 1]
 
 
-def test_upkeep_removes_documents_that_a_purge_could_not(  # noqa: PLR0917  fixtures
-    client: Client, read: Read, settings_for: Make, keeping: Make, payload_url: str, eventually: Eventually
+def test_upkeep_removes_documents_that_a_purge_could_not(
+    client: Client, read: Read, settings_for: Make, keeping: Make, payload_url: str
 ) -> None:
     job = read()
     away = Path(payload_url).with_name("away")

@@ -19,8 +19,7 @@ from pecia_workers.batching.policies import Policy
 from pecia_workers.observability import metrics
 from pecia_workers.observability.tracing import admitted, generate_traced
 from pecia_workers.protocol import base
-from pecia_workers.protocol.attempts import waiting
-from pecia_workers.protocol.parts import Done, Outcome, Spent
+from pecia_workers.protocol.parts import Done, Outcome, Spent, waiting
 
 log = structlog.get_logger(__name__)
 

@@ -31,8 +31,7 @@ from pecia_schemas.identities import (
     only_same,
 )
 from pecia_schemas.results import Page
-from pecia_workers.bundles.kinds import Evidence, judge
-from pecia_workers.bundles.signs import PageSigns, signs_of
+from pecia_workers.bundles.signs import Evidence, PageSigns, judge, signs_of
 
 WEIGHTS: Final[Mapping[str, float]] = {
     "bias": -1.68,

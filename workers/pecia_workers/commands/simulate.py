@@ -1,4 +1,4 @@
-"""`pecia simulate` and `pecia experiment`: compare policies in simulated time."""
+"""`pecia simulate`, `experiment` and `plan`: compare policies in simulated time, and size a fleet."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from pecia_schemas.states import Lane
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.batching.policies import BatchLimits, PolicyName
 from pecia_workers.commands import common
+from pecia_workers.engines.plan import EnginePlan
 from pecia_workers.engines.simulated import BLOCK_TOKENS, IterationModel
+from pecia_workers.engines.speed import PageLoad, Speed
 from pecia_workers.protocol.base import EngineUnavailableError
-from pecia_workers.simulation.capacity import planned_model
-from pecia_workers.simulation.requests import (
-    Mix,
-    Request,
-    TraceError,
-    bursts,
-    drawn,
-    poisson,
-    read_trace,
+from pecia_workers.simulation.requests import Mix, Request, TraceError, bursts, drawn, poisson, read_trace
+from pecia_workers.simulation.scenarios import (
+    CapacityPlan,
+    Result,
+    load_of_mix,
+    plan_capacity,
+    planned_model,
+    simulated,
+    simulated_batches,
+    simulated_seed,
 )
-from pecia_workers.simulation.scenarios import Result, simulated, simulated_batches, simulated_seed
+from pecia_workers.witness.witnesses import TOO_FEW_CORES, witness_cpu_s
 
 _SIZES: Final = (1, 4, 8)
 _WINDOWS_MS: Final = (0, 10, 50)
@@ -232,7 +235,7 @@ Windows = Annotated[
     typer.Option(help="Milliseconds that a batch waits for others. Default: 0, 10, 50.", min=0),
 ]
 Concurrent = Annotated[int, typer.Option(help="Batches in the engine at a time.", min=1)]
-Rate = Annotated[float, typer.Option(help="Pages a second, at random.", min=0.001)]
+DrawnRate = Annotated[float, typer.Option(help="Pages a second, at random.", min=0.001)]
 PagesOfCell = Annotated[int, typer.Option(help="For each size and window.", min=1)]
 Plot = Annotated[Path | None, typer.Option(help="Folder for a picture.")]
 LinePerCell = Annotated[bool, typer.Option("--json", help="A JSON object for each size and window.")]
@@ -243,7 +246,7 @@ def experiment(
     size: Sizes = None,
     window: Windows = None,
     concurrent: Concurrent = 1,
-    rate: Rate = 2.0,
+    rate: DrawnRate = 2.0,
     pages: PagesOfCell = 200,
     mix: common.MixOption = DocumentType.PRESCRIPTION,
     seed: Seed = 0,
@@ -301,3 +304,89 @@ def _cell_row(cell: dict[str, float]) -> dict[str, str]:
         "tokens/s": f"{cell['tokens_per_s']:.1f}",
         "use": f"{cell['utilisation']:.1%}",
     }
+
+
+_GIB: Final = 2**30
+
+
+Rate = Annotated[float, typer.Option(help="Pages that arrive in a second.", min=0.0001)]
+Latency = Annotated[
+    float, typer.Option(help="Seconds that a page may take on average, waiting included.", min=0.1)
+]
+Price = Annotated[float, typer.Option(help="Of one GPU for an hour, in any currency.", min=0)]
+
+
+def plan(
+    *,
+    rate: Rate,
+    mix: common.MixOption = DocumentType.MIXED,
+    latency: Latency = 120.0,
+    gpu: common.Gpu = "",
+    price: Price = 0.0,
+    quality: common.Quality = False,
+    model: common.ModelName = "",
+    as_json: common.AsJson = False,
+) -> None:
+    """Compute how many GPUs read a load in time, and their cost, by simulating one of them.
+
+    `pecia engine plan` shows what one GPU runs, how fast, and with how many pages at a time. Exit 1 if no number of
+    GPUs suffices.
+
+    Example: `pecia plan --rate 5 --mix prescription=3,chart=1 --latency 40 --gpu h100 --price 2.5`
+    """
+    settings = common.chosen_engine(common.settings_or_exit(), model=model, quality=quality)
+    pages = Mix(types=common.weights(mix, DocumentType, "--mix"))
+    load = load_of_mix(pages)
+    with common.refusing(EngineUnavailableError):
+        engine = common.planned_engine(settings, gpu)
+        capacity, speed = planned_model(engine)
+    fleet = plan_capacity(capacity, speed, pages, rate=rate, latency=latency)
+    if fleet is None:
+        raise common.refused(
+            f"No number of these GPUs reads such a page in {latency:g} s on average.", common.FAILED
+        )
+    gpus, cores = fleet.engines * engine.memory.gpus, fleet.rate * witness_cpu_s()
+    cost = gpus * price / (fleet.rate * 3600) * 1e6 if price else None
+    record = {
+        "gpu": engine.profile,
+        "gpus": gpus,
+        "model": engine.model,
+        "in_flight": fleet.in_flight,
+        **asdict(fleet),
+        "load": asdict(load),
+        "speed": speed.model_dump(),
+        "speed_by": engine.speed_by,
+        "witness_cores": cores,
+        "cost_per_million_pages": cost,
+    }
+    rows = [("GPUs", f"{gpus} x {engine.profile}"), *_rows(engine, speed, load, fleet)]
+    witness = (
+        f"{cores:.1f} CPU cores, {cores / gpus:.1f} for each GPU, "
+        f"if the CPU engine reads every page too: an estimate; {TOO_FEW_CORES}"
+    )
+    rows.append(("witness", witness))
+    if cost is not None:
+        rows.append(("a million pages", f"{cost:,.0f}"))
+    common.show(record, common.described(rows), as_json=as_json)
+
+
+def _rows(engine: EnginePlan, speed: Speed, load: PageLoad, fleet: CapacityPlan) -> list[tuple[str, str]]:
+    times, each, cache = fleet.simulated, fleet.rate / fleet.engines, engine.memory.kv_cache / _GIB
+    steps = (
+        f"{1e3 * speed.base_s:.1f} ms a step, {1e3 * speed.decode_sequence_s:.2f} ms for each page in it, "
+        f"{load.prompt * speed.prefill_token_s:.2f} s for a page's picture: {engine.speed_by}"
+    )
+    busy = f"{each * times.service.mean:.1f} pages at a time of {engine.pages_at_a_time}, {each:.2f}/s"
+    whole = (
+        f"{times.in_system.mean:.1f} s on average, of {fleet.latency:g} s; {times.in_system.p95:.1f} s at p95"
+    )
+    return [
+        ("model", engine.model),
+        ("a page", f"{load.prompt:,.0f} tokens in, {load.output:,.0f} out"),
+        ("speed", steps),
+        ("one engine", busy),
+        ("a page takes", f"{times.service.mean:.1f} s and waits {times.waiting.mean:.1f} s, simulated"),
+        ("together", whole),
+        ("in flight", f"{fleet.rate:g}/s x {times.in_system.mean:.1f} s = {fleet.in_flight:.0f} pages"),
+        ("KV cache", f"{(times.kv_used or 0) * cache:.1f} of {cache:.1f} GiB, each engine"),
+    ]

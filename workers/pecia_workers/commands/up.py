@@ -21,9 +21,8 @@ from pecia_workers.commands.worker import admitted_or_exit
 from pecia_workers.ledger.database import open_for_questions
 from pecia_workers.ledger.standing import GLANCE_S, MOST_JOBS, glance
 from pecia_workers.local.fleet import LocalFleet
-from pecia_workers.local.home import default_home
+from pecia_workers.local.home import default_home, environment
 from pecia_workers.local.process import EmbeddedError, ServiceState
-from pecia_workers.local.services import environment
 from pecia_workers.media.samples import write_exhibits
 
 
@@ -91,8 +90,7 @@ def up(
             _watch(fleet, stopping, console)
             console.print("Stopping: workers finish what they have begun …")
     except EmbeddedError as error:
-        Console(stderr=True, highlight=False).print(f"[red]{error}[/]")
-        raise typer.Exit(UNAVAILABLE) from None
+        raise refused(error, UNAVAILABLE) from None
 
 
 def _screen(fleet: LocalFleet) -> Table:

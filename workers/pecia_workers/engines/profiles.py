@@ -15,14 +15,7 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import EXPECTED_OUTPUT_TOKENS, DocumentType
 from pecia_workers.engines import models
 from pecia_workers.engines.reader_cards import Data, card_of, did_you_mean, packaged
-from pecia_workers.engines.speed import (
-    PageLoad,
-    Rates,
-    Speed,
-    estimated_speed,
-    knee,
-    stored_as,
-)
+from pecia_workers.engines.speed import PageLoad, Rates, Speed, estimated_speed, knee, stored_as
 from pecia_workers.protocol.base import EngineUnavailableError, Layers
 
 NO_PROFILE: Final = "none"

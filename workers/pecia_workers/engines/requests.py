@@ -19,8 +19,8 @@ from PIL import Image
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.results import Verdict
 from pecia_schemas.settings import WorkerSettings
-from pecia_workers.protocol.attempts import waiting
 from pecia_workers.protocol.base import EngineError, EngineRefusedError, EngineRequest
+from pecia_workers.protocol.parts import waiting
 
 if TYPE_CHECKING:
     from pecia_workers.engines.vllm.rendering import Rendered

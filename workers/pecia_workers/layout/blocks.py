@@ -38,7 +38,7 @@ from pecia_workers.layout.lines import (
 from pecia_workers.layout.marks import find_marks, signature_lines, with_signs
 from pecia_workers.layout.order import reading_order
 from pecia_workers.layout.paragraphs import Kinds, printed
-from pecia_workers.layout.parting import is_number, looks_double, looks_joined
+from pecia_workers.layout.parting import is_number, looks_double, looks_joined, looks_shifted
 from pecia_workers.layout.ruled import Rules, coloured_grids, find_rules, ruled_grids
 from pecia_workers.layout.strikes import with_strikes
 
@@ -90,6 +90,7 @@ def layout(pieces: Sequence[Line], pixels: NDArray[np.uint8], *, source: Source)
             or block.box in unclear
             or looks_joined(block.table)
             or looks_double(block.table)
+            or looks_shifted(block.table)
         )
     ]
     doubts += chain.from_iterable(_unclear_orders(rows, height) for rows in columns)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -45,23 +44,6 @@ def sureness_of(word: Sequence[Character]) -> float:
     text = text_of_characters(word)
     start, end = len(text) - len(text.lstrip(_AROUND)), len(text.rstrip(_AROUND))
     return min((one.confidence for one in word[start:end]), default=1.0)
-
-
-def agreed(first: Sequence[Character], second: Sequence[Character]) -> list[Character]:
-    """Return the first of two readings of a line with those words of the second that are surer.
-
-    A word in both gets the higher confidence; others are exchanged if both readings have the same number of words.
-    """
-    lines = [list(words_and_spaces(line)) for line in (first, second)]
-    words, others = lines
-    texts = [[text_of_characters(word) for word in line] for line in lines]
-    for tag, start, end, other, other_end in SequenceMatcher(
-        None, texts[0], texts[1], autojunk=False
-    ).get_opcodes():
-        if tag == "equal" or (len(words) == len(others) and end - start == other_end - other):
-            pairs = zip(words[start:end], others[other:other_end], strict=True)
-            words[start:end] = [max(pair, key=sureness_of) for pair in pairs]
-    return [one for word in words for one in word]
 
 
 _TALL: Final = 0.8
@@ -169,7 +151,8 @@ def as_raised(text: str, before: str, after: str) -> str | None:
     else:
         # Not in the middle of a number, nor above the stroke of a fraction.
         fits = bool(_FOOTNOTE.fullmatch(text)) and not re.match(r"[.,]?\d|/|[^\W\d_]{3}", after)
-    return raised if fits else None
+    is_there = before.endswith(raised) or after.startswith(raised)  # recognised, a little off its ink
+    return raised if fits and not is_there else None
 
 
 _LEAST, _BY_SPACES, _ALONE = 0.18, 0.85, 0.4

@@ -5,7 +5,6 @@ Recognition uses context and confuses `I10` with `110`; here characters are meas
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import cv2
@@ -51,11 +50,6 @@ class Glyph:
     """Ink of its columns, each piece with its own number."""
     pieces: frozenset[int]
     """Numbers of its own pieces."""
-
-    @property
-    def middle(self) -> float:
-        """Its middle, in pixels from the left."""
-        return (self.left + self.right) / 2
 
     @property
     def picture(self) -> NDArray[np.bool_]:
@@ -219,44 +213,3 @@ def _middle_of_gap(empty: NDArray[np.bool_], start: float, end: float) -> float:
     first = max(0, round(start))
     gaps = runs_of(empty[first : round(end) + 1])
     return first + float(gaps[np.ptp(gaps, axis=1).argmax()].mean()) if gaps.size else (start + end) / 2
-
-
-_CLOSE, _APART = 1.15, 1.25
-"""Distance between the middles of two digits, relative to the line's others: without a space, and with one."""
-_LEAST_PAIRS: Final = 2
-_WHITE: Final = 0.4
-"""White space between two digits that are apart, by the same distance."""
-
-
-def with_spaces_of_digits(
-    line: Sequence[Character], signs: Sequence[Glyph | None], crop: NDArray[np.uint8]
-) -> tuple[list[Character], list[Glyph | None]]:
-    """Return a line and its ink with spaces between digits corrected by the distance of their middles.
-
-    Digits have equal widths in nearly every face, so their middles are reliable; gaps in the ink are not, next to a 1.
-    """
-    digits = [
-        (place, glyph)
-        for place, (sign, glyph) in enumerate(zip(line, signs, strict=True))
-        if glyph and sign.text.isascii() and sign.text.isdigit()
-    ]
-    pairs = [
-        (earlier, place, before, glyph, glyph.middle - before.middle)
-        for (earlier, before), (place, glyph) in pairwise(digits)
-        if all(one.text.isspace() for one in line[earlier + 1 : place])
-    ]
-    close = [step for earlier, place, *_, step in pairs if place - earlier == 1]
-    if len(close) < _LEAST_PAIRS:
-        return list(line), list(signs)
-    usual = float(np.median(close))
-    characters, ink = list(line), list(signs)
-    for earlier, place, before, glyph, step in reversed(pairs):
-        if place - earlier == 1 and step >= _APART * usual:
-            # Where a digit was taken for its neighbour, or for two, print is between them, or no white space.
-            between = line_ink(crop)[:, before.right : glyph.left]
-            if glyph.left - before.right >= _WHITE * usual and not between.any():
-                characters.insert(place, Character(" ", -1.0, 1.0))
-                ink.insert(place, None)
-        elif place - earlier > 1 and step <= _CLOSE * usual:
-            del characters[earlier + 1 : place], ink[earlier + 1 : place]
-    return characters, ink

@@ -27,7 +27,17 @@ _SURE_GAP, _SURE = 0.1, 0.75
 """Narrowest white space between columns; the same where it divides most rows."""
 _CROSSED: Final = 0.15
 """Share of rows that may cross that space, such as a heading of two columns."""
+_TWICE: Final = re.compile(
+    r"(?<!\S)(?!999 999(?!\S))((?:[^9\s]+ ){0,2}[^\s;,]*9[^\s;,]*(?: [^9\s]+)?) \1(?!\S)"
+    r"|(?<!\S)(?:9{4}-99-99|9{1,2}[./-]9{1,2}[./-](?:9{4}|99)?){2}"
+)
+"""Two names of one form in a head, as `13.03. 21.03.` or `Day 1 Day 2`, also dates without a space between them."""
+_FLAG: Final = r"[(\[]?(?:[HL]{1,2}|[\u2191\u2193*!+])[)\]]?"
+_FLAGGED: Final = rf"[<>]?\d[\d.,]*\s*{_FLAG}|{_FLAG}"
+_BEHIND_FLAG: Final = rf"{_FLAG}\s+[<>]?\d[\d.,]*(?:\s*{_FLAG})?"
+_FLAG_BETWEEN: Final = r"\d\s*(?:[HL]{1,2}|[\u2191\u2193])\s+[<>]?\d"
 _JOINED: Final = 3
+_HEAD: Final = 2
 _NAMED: Final = 0.7
 """Rows of two columns of names, relative to each other."""
 _MIN_PARTED, _PARTED = 2, 0.5
@@ -66,6 +76,11 @@ def _are_numbers(before: str, after: str) -> bool:
     )
 
 
+def _are_decimals(before: str, after: str) -> bool:
+    """Return whether two words are separate numbers, and one of them no whole one."""
+    return _are_numbers(before, after) and any(re.search(r"\d[.,]\d", word) for word in (before, after))
+
+
 def is_number(text: str) -> bool:
     """Return whether a text is a number, or the sign for an unknown value."""
     return NUMBER.fullmatch(text.strip()) is not None
@@ -80,6 +95,40 @@ def looks_joined(table: Table) -> bool:
             len(words) == 1 and _VALUE.fullmatch(words[0]) for words in lines
         )
         if below or any(beside):
+            return True
+    return False
+
+
+def looks_shifted(table: Table) -> bool:
+    """Return whether values may be of another column.
+
+    If a column of values has no name beside named ones, names or values of two columns are in one cell, or flags are
+    before and after values.
+    """
+    texts = [cell.text.strip() for cell in table.cells]
+    if any(re.fullmatch(_BEHIND_FLAG, text) for text in texts):
+        return any(re.fullmatch(_FLAGGED, text) for text in texts)
+    pairs = sum(any(_are_decimals(*pair) for pair in pairwise(text.split(" "))) for text in texts)
+    if pairs >= _JOINED or any(re.search(_FLAG_BETWEEN, text) for text in texts) or _lacks_name(table):
+        return True
+    for row in range(_HEAD):
+        names = [cell.text for cell in table.cells if cell.row == row and cell.column]
+        lines = [line for name in names for line in name.split("\n")]
+        if any(_TWICE.search(re.sub(r"[^\W\d]+", "a", re.sub(r"\d", "9", line))) for line in lines):
+            return True
+        if any(map(is_number, names)):
+            break
+    return False
+
+
+def _lacks_name(table: Table) -> bool:
+    """Return whether a column of values has no name in a first row that names others."""
+    named = [cell for cell in table.cells if cell.row == 0 and cell.text]
+    columns = {column for cell in named for column in range(cell.column, cell.column + cell.column_span)}
+    for column in range(1, table.columns if len(named) > 1 else 0):
+        below = [cell.text for cell in table.cells if cell.column == column and cell.text]
+        values = sum(any(map(str.isdigit, text)) for text in below)
+        if column not in columns and values >= _HEAD and 2 * values > len(below):
             return True
     return False
 

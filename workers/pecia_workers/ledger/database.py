@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from pecia_schemas import connecting
 from pecia_workers.observability.metrics import LIVENESS
-from pecia_workers.protocol.attempts import Backoff, waiting
+from pecia_workers.protocol.parts import Backoff, waiting
 
 log = structlog.get_logger(__name__)
 

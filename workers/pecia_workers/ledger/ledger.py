@@ -28,8 +28,7 @@ from pecia_schemas.running import LOST
 from pecia_schemas.states import JobState, Lane, Stage
 from pecia_workers.ledger.commit import commit_parts
 from pecia_workers.ledger.database import fetch, fetch_changed, retry_unavailable
-from pecia_workers.protocol.attempts import waiting
-from pecia_workers.protocol.parts import Announce, ClaimedPart, Earlier, Finished, Outcome
+from pecia_workers.protocol.parts import Announce, ClaimedPart, Earlier, Finished, Outcome, waiting
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

@@ -184,7 +184,7 @@ def retention_steps(settings: WorkerSettings) -> dict[str, Step]:
     if settings.keep_payloads:
         steps["strays"] = StraySearch(settings)
     return steps | {
-        "batches": _daily(partial(forget, kinds=[BATCHES], age=_NEW_BATCH, limit=_BATCHES), _BATCHES),
+        "batches": _daily(partial(forget, kinds=[BATCHES], age=_NEW_BATCH, limit=_BATCHES)),
         "payloads": partial(_until_nothing_is_left, PayloadRemoval(settings)),
     }
 
@@ -199,15 +199,15 @@ async def _until_nothing_is_left(step: Step, database: AsyncEngine) -> int:
     return total
 
 
-def _daily(step: Step, most: int) -> Step:
-    """Repeat a step until it finds fewer than `most`; then pause it for a day."""
+def _daily(step: Step) -> Step:
+    """Repeat a step until it finds fewer than `_BATCHES`; then pause it for a day."""
     rests_until = 0.0
 
     async def run(database: AsyncEngine) -> int:
         nonlocal rests_until
         if time.monotonic() < rests_until:
             return 0
-        if (found := await step(database)) < most:
+        if (found := await step(database)) < _BATCHES:
             rests_until = time.monotonic() + _SEARCHES_EVERY_S
         return found
 

@@ -67,17 +67,9 @@ class WorkerIdentity:
     def running(self, engine: Engine) -> WorkerIdentity:
         """Return the identity with the capabilities of the started engine."""
         able, budget = engine.capabilities, engine.budget
-        capabilities = {
-            "model": able.model,
-            "device": able.device,
-            "preparers": able.preparers,
-            "languages": able.languages and sorted(able.languages),
-            "fields": able.fields,
-            "adapters": sorted(able.adapters),
-            "slots": budget.slots,
-            "tokens": budget.tokens,
-        }
-        return replace(self, capabilities=capabilities)
+        told = {name: getattr(able, name) for name in ("model", "device", "preparers", "fields")}
+        told |= {"languages": able.languages and sorted(able.languages), "adapters": sorted(able.adapters)}
+        return replace(self, capabilities=told | {"slots": budget.slots, "tokens": budget.tokens})
 
 
 _REGISTER = text(

@@ -20,7 +20,7 @@ from pecia_schemas.payloads import in_bucket
 from pecia_schemas.settings import LISTENER_PORT, WorkerSettings
 from pecia_workers.engines.models import VISIBLE, gpus_per_worker, shares, visible_gpus
 from pecia_workers.ledger.workers import is_registered
-from pecia_workers.local.home import Home, kept_secret
+from pecia_workers.local.home import Flower, Home, answers, environment, kept_secret, url_of
 from pecia_workers.local.process import (
     ChildProcess,
     EmbeddedError,
@@ -34,7 +34,6 @@ from pecia_workers.local.process import (
     wait_until,
 )
 from pecia_workers.local.servers import EmbeddedPostgres, EmbeddedRedis, start_postgres, start_redis
-from pecia_workers.local.services import Flower, answers, environment, url_of
 from pecia_workers.processes.template import Template
 
 _TICK_S = 0.1
@@ -169,12 +168,14 @@ class LocalFleet:
         """Wait until every service is ready, or `unless` returns True.
 
         Raises `EmbeddedError` with the names of services that are not ready: after `timeout` seconds, or as soon as one
-        has died repeatedly.
+        has died repeatedly or cannot work with its settings.
         """
 
         def settled() -> bool:
             late = self._late()
-            hopeless = self._failure is not None or any(one.restarts >= _TRIES for one in late)
+            hopeless = self._failure is not None or any(
+                one.is_unable or one.restarts >= _TRIES for one in late
+            )
             return not late or hopeless or unless()
 
         began = time.monotonic()
@@ -183,7 +184,9 @@ class LocalFleet:
         if (late := self._late()) and not unless():
             complaint = ", ".join(f"{service.name} ({service.state}: {service.where})" for service in late)
             waited = time.monotonic() - began
-            raise EmbeddedError(f"Not ready after {waited:.0f} s: {complaint}. Their logs say why.")
+            message = f"Not ready after {waited:.0f} s: {complaint}. Their logs say why."
+            ends = [tail(Path(service.where)).rpartition("\n")[2] for service in late if service.is_unable]
+            raise EmbeddedError("\n".join([message, *ends]))
 
     def stop(self) -> None:
         """Stop the workers, which may finish their parts, then Flower, then the stores. Safe to call again."""

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from pecia_workers.processes import launcher
 from pecia_workers.processes.template import Forked, Template, run_program
-from pecia_workers.protocol.attempts import Backoff
+from pecia_workers.protocol.parts import Backoff
 
 _TAIL_BYTES = 2000
 _POLL_S = 0.01
@@ -238,6 +238,8 @@ class Service:
     where: str
     """Its address, or its log file if it has none."""
     restarts: int = 0
+    is_unable: bool = False
+    """Its last process exited with EX_CONFIG: it cannot work with these settings."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -254,6 +256,7 @@ class Supervised(Generic[R]):
     _restarts: int = field(default=0, init=False)
     _failures: int = field(default=0, init=False)
     """Consecutive failures; reset once the service was healthy for a while."""
+    _is_unable: bool = field(default=False, init=False)
     _launched: float = field(default=0.0, init=False)
     _due: float = field(default=0.0, init=False)
 
@@ -267,6 +270,7 @@ class Supervised(Generic[R]):
             state=self._state,
             where=self.where,
             restarts=self._restarts,
+            is_unable=self._is_unable,
         )
 
     def start(self) -> R:
@@ -310,6 +314,7 @@ class Supervised(Generic[R]):
 
     def _let_go(self, running: R) -> None:
         self._running = None
+        self._is_unable = running.popen.returncode == os.EX_CONFIG
         if self.ended:
             self.ended(running.pid)
 

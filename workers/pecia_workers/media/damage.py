@@ -31,7 +31,10 @@ _BEFORE_END: Final = re.compile(r"Corrupt JPEG data: (\d+) extraneous bytes befo
 _PADDING: Final = b"\0\t\n\f\r "
 _FLUSHED: Final = b"\0\0\xff\xff"
 """End of a deflated stream that was flushed instead of finished."""
+_MOST_ZEROS: Final = 1024
 _ADLER: Final = 4
+_SIZED: Final = 24
+"""Bytes of a JPEG 2000 header up to its size."""
 _ENOUGH: Final = 0.99
 """Share of its bytes from which a picture counts as complete: some programs leave out a row."""
 _TOLERANCE, _SLACK, _UNALIGNED = 0.03, 16, 1
@@ -46,8 +49,11 @@ _NOISE, _IMPOSSIBLE = 0.5, 2.0
 """Rows that do not compress below this share are noise; more noise than the stream, by this factor, is damage."""
 
 
-def is_deflate_cut(content: bytes, least: int | None = None) -> bool:
-    """Return whether a Flate stream is truncated or corrupt, unless it inflates to `least` bytes anyway."""
+def is_deflate_cut(content: bytes, least: int | None = None, most: int = _MOST_INFLATED) -> bool:
+    """Return whether a Flate stream is truncated or corrupt, unless it inflates to `least` bytes anyway.
+
+    Or whether it has content, not only padding, after `most` bytes.
+    """
     total, check, is_ended, rest = 0, 1, False, b""
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     pending = content[2:]
@@ -56,6 +62,8 @@ def is_deflate_cut(content: bytes, least: int | None = None) -> bool:
             part = inflate.decompress(pending, _CHUNK)
             if not part and not inflate.unconsumed_tail and not inflate.eof:
                 break
+            if has_content(part[max(0, most - total) :]):
+                return True
             total, check, pending = total + len(part), zlib.adler32(part, check), inflate.unconsumed_tail
         is_ended, rest = inflate.eof or total > _MOST_INFLATED, inflate.unused_data[:_ADLER]
     except zlib.error:
@@ -68,12 +76,28 @@ def is_deflate_cut(content: bytes, least: int | None = None) -> bool:
     return not content.rstrip(b"\r\n").endswith(_FLUSHED)
 
 
+def has_content(surplus: bytes) -> bool:
+    """Return whether bytes after a picture's stated end are more than padding."""
+    return len(set(surplus)) > 1
+
+
+def jpeg_2000_area(content: bytes) -> int:
+    """Return the pixels that a JPEG 2000 picture has by its own header (ITU-T T.800, A.5.1)."""
+    start = content.find(b"\xff\x4f\xff\x51")
+    if not 0 <= start <= len(content) - _SIZED:
+        return 0
+    right, bottom, left, top = struct.unpack_from(">4I", content, start + 8)
+    return int((right - left) * (bottom - top))
+
+
 def is_jpeg_broken(content: bytes) -> bool:
-    """Return whether a JPEG or JPEG 2000 picture is truncated, or bytes within a JPEG are lost or wrong.
+    """Return whether a JPEG or JPEG 2000 picture is truncated, or bytes within it are lost or wrong.
 
     A wrong byte shifts the codes after it, so that usually some are missing at the end, or left over.
     """
     if content.startswith(_JPEG_START) and _are_codes_wrong(content):
+        return True
+    if not content.startswith(_JPEG_START) and is_zeroed(content):
         return True
     if content.rstrip(_PADDING).endswith(_JPEG_END):
         return False
@@ -84,6 +108,11 @@ def is_jpeg_broken(content: bytes) -> bool:
     except Exception:  # noqa: BLE001  a broken picture can break a decoder in any way
         return True
     return any((other != pixels[0]).any() for other in pixels[1:])
+
+
+def is_zeroed(content: bytes, part: int = 50) -> bool:
+    """Return whether zeros took the place of the `part`th part of a compressed picture, which may have a few."""
+    return bytes(max(_MOST_ZEROS, len(content) // part)) in content
 
 
 def _are_codes_wrong(content: bytes) -> bool:
@@ -106,13 +135,17 @@ def _decoded(content: bytes) -> NDArray[np.uint8]:
         return np.asarray(image)
 
 
+_UNKNOWN: Final = 0xFFFFFFFF
+"""Length of a JBIG2 segment, or height of a page, that is not known."""
+
+
 def is_jbig2_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:
-    """Return whether a segment of a JBIG2 picture is truncated, or the pixels have more information than its bytes."""
-    return _is_jbig2_cut(content) or _noise_bytes(pixels) > _IMPOSSIBLE * len(content)
+    """Return whether a JBIG2 picture is truncated, has further rows, or too few bytes for the noise in its pixels."""
+    return _is_jbig2_cut(content, len(pixels)) or _noise_bytes(pixels) > _IMPOSSIBLE * len(content)
 
 
-def _is_jbig2_cut(content: bytes) -> bool:
-    """Return whether the segments declare more bytes than exist (ITU-T T.88, section 7.2)."""
+def _is_jbig2_cut(content: bytes, rows: int = _UNKNOWN) -> bool:
+    """Return whether the segments declare more bytes than exist (ITU-T T.88, 7.2), or the page more rows (7.4.8)."""
     at = 0
     while at < len(content.rstrip(b"\r\n")):
         try:
@@ -126,9 +159,11 @@ def _is_jbig2_cut(content: bytes) -> bool:
             at += count * (1 if number <= 256 else 2 if number <= 65536 else 4)  # noqa: PLR2004
             at += 4 if flags & 0x40 else 1
             (length,) = struct.unpack_from(">I", content, at)
+            if flags & 0x3F == 48 and rows < struct.unpack_from(">I", content, at + 8)[0] < _UNKNOWN:  # noqa: PLR2004
+                return True
         except struct.error:
             return True
-        if length == 0xFFFFFFFF:  # noqa: PLR2004  it is not known
+        if length == _UNKNOWN:
             return False
         at += 4 + length
     return at > len(content)
@@ -217,12 +252,20 @@ class SavedPage:
             return True
         return sum(len(_INLINE.findall(content)) for is_own, content in shown if is_own) > pictures
 
+    def _pictures(self, width: int, height: int) -> Iterator[bytes]:
+        """Yield the dictionaries of pictures of this size."""
+        for about, _ in self._objects.values():
+            if re.search(rb"/Width %d\b" % width, about) and re.search(rb"/Height %d\b" % height, about):
+                yield about
+
+    def component_bits(self, width: int, height: int) -> int:
+        """Return the fewest bits of a component of a picture of this size, 8 if no picture states them."""
+        bits = (re.search(rb"/BitsPerComponent (\d+)", about) for about in self._pictures(width, height))
+        return min((int(stated[1]) for stated in bits if stated), default=8)
+
     def has_broken_mask(self, width: int, height: int) -> bool:
         """Return whether the mask of a picture of this size is truncated or corrupt."""
-        size = rb"/Width %d\b" % width, rb"/Height %d\b" % height
-        abouts = [
-            about for about, _ in self._objects.values() if all(re.search(side, about) for side in size)
-        ]
+        abouts = self._pictures(width, height)
         masks = [int(mask[1]) for about in abouts if (mask := re.search(rb"/S?Mask (\d+) 0 R", about))]
         return any(_is_mask_broken(*self._objects[mask]) for mask in masks if mask in self._objects)
 
@@ -240,11 +283,7 @@ class SavedPage:
     def has_group4(self, width: int, height: int) -> bool:
         """Return whether each facsimile picture of this size is encoded in plain Group 4."""
         parameters = [
-            self._resolved(about)
-            for about, _ in self._objects.values()
-            if b"/CCITTFaxDecode" in about
-            and re.search(rb"/Width %d\b" % width, about)
-            and re.search(rb"/Height %d\b" % height, about)
+            self._resolved(about) for about in self._pictures(width, height) if b"/CCITTFaxDecode" in about
         ]
         return bool(parameters) and all(
             re.search(rb"/K -", about) and not re.search(rb"/EncodedByteAlign true", about)

@@ -41,7 +41,7 @@ from pecia_workers.media.pages import (
 )
 from pecia_workers.media.processes import BoundedProcesses, ProcessDiedError
 from pecia_workers.media.turns import ALL_ALIKE, SLOW_S, Turn
-from pecia_workers.protocol.attempts import waiting
+from pecia_workers.protocol.parts import waiting
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings

@@ -40,6 +40,7 @@ _SHOWING: Final = (
 _GROUPS: Final = ("FrameVOILUTSequence", "PixelValueTransformationSequence", "PixelMeasuresSequence")
 _OVERLAYS: Final = range(0x6000, 0x6020, 2)
 _OF_OVERLAY: Final = (0x10, 0x11, 0x15, 0x40, 0x50, 0x51, 0x100, 0x102, 0x3000)
+_WIDE: Final = 7  # pixels, wider than a stroke of text
 _AROUND: Final = 8  # pixels, whose mean decides whether an overlay is seen better in black or in white
 _PALETTES: Final = ("Red", "Green", "Blue", "Alpha")
 _HEADER: Final[list[str | int]] = [
@@ -256,13 +257,11 @@ class DicomPages(PageSource):
         return shades[places] * (_FULL / max(2**bits - 1, int(shades.max())))  # type: ignore[no-any-return]
 
     def _lay_over(self, pixels: NDArray[np.uint8], group: int, index: int, written: NDArray[Any]) -> None:
-        """Draw an overlay's text and lines on a frame, without regions of interest, which may cover text.
+        """Draw an overlay's text and lines on a frame; of regions of interest, no wide parts, which may cover text.
 
         Older files store an overlay in an unused bit of the pixels.
         """
         header, tag = self._header, group << 16
-        if header.get(tag | 0x40, _NOTHING).value in (None, "R"):
-            return
         bit = int(header.get(tag | 0x102, _NOTHING).value or 0)
         if header.get(tag | 0x3000, _NOTHING).value:
             plane: NDArray[Any] = header.overlay_array(group)
@@ -275,6 +274,10 @@ class DicomPages(PageSource):
             if not 0 <= index < int(header.get(tag | 0x15, _NOTHING).value or 1):
                 return
             plane = plane if plane.ndim == 2 else plane[index]  # noqa: PLR2004  of one frame alone
+        if header.get(tag | 0x40, _NOTHING).value != "G":
+            wide = Image.fromarray((plane != 0).astype(np.uint8))
+            wide = wide.filter(ImageFilter.MinFilter(_WIDE)).filter(ImageFilter.MaxFilter(_WIDE))
+            plane = np.where(np.asarray(wide), 0, plane)
         top, left = (int(place) - 1 for place in header.get(tag | 0x50, _NOTHING).value or (1, 1))
         rows, columns = np.nonzero(plane)
         rows, columns = rows + top, columns + left

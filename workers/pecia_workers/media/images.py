@@ -4,10 +4,10 @@ import io
 import math
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import IO, Any, BinaryIO, Final, Self, cast
 
@@ -18,7 +18,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from pecia_schemas.failures import FailureCode
 from pecia_schemas.media import MediaType, PageRanges
-from pecia_workers.media.damage import has_lost_rows, is_fax_broken, is_jpeg_broken
+from pecia_workers.media.damage import has_lost_rows, is_fax_broken, is_jpeg_broken, is_zeroed
 from pecia_workers.media.files import Part, PartFile
 from pecia_workers.media.pages import Limits, MediaError, PageInfo, PageSource
 
@@ -251,6 +251,16 @@ _LEAST_SEEN: Final = 6
 """Least contrast between ink and paper, in levels."""
 
 
+_BROKEN: Final[Mapping[MediaType, Callable[[bytes], bool]]] = {
+    MediaType.JPEG: is_jpeg_broken,
+    MediaType.JPEG2000: is_zeroed,
+    MediaType.HEIC: is_zeroed,
+    MediaType.AVIF: is_zeroed,
+    MediaType.WEBP: partial(is_zeroed, part=8),  # it has them where a page is white
+}
+"""What finds damage that the decoder of a format does not report."""
+
+
 class ImagePages(PageSource):
     """The page of a picture file; of an animation its first picture."""
 
@@ -296,9 +306,9 @@ class ImagePages(PageSource):
             self._limits.check_page(*self._image.size)
             (info,) = self.infos()
             pixels = resized(to_rgb(ImageOps.exif_transpose(self._image)), info.width, info.height)
-        if self._media is MediaType.JPEG:
+        if is_broken := _BROKEN.get(self._media):
             self._file.seek(0)
-            self.damage = ((0, 0, info.width, info.height),) if is_jpeg_broken(self._file.read()) else ()
+            self.damage = ((0, 0, info.width, info.height),) if is_broken(self._file.read()) else ()
         return pixels
 
     def _aspect(self) -> float:

@@ -71,7 +71,7 @@ class CharacterReader:
         self._text = text
         self._place = place
         self._orders = orders
-        self._drawings: dict[int, tuple[int, int, bool]] = {}
+        self._drawings: dict[int, tuple[int, int, bool, bool]] = {}
         self._four = tuple(ctypes.c_double() for _ in range(4))
         self._matrix = raw.FS_MATRIX()
 
@@ -104,7 +104,7 @@ class CharacterReader:
         if not all(map(math.isfinite, (size, *origin, *across))) or size <= 0:
             return None
         box, has_glyph = self._box(index, size)
-        font, order, invisible = self._drawing(index)
+        font, order, invisible, is_embedded = self._drawing(index)
         kind, text = unicodedata.category(read), _READ_AS.get(read, read).strip()
         if any(first <= text <= last for first, last in _SAME_LOOK):
             text = unicodedata.normalize("NFKC", read)
@@ -121,6 +121,7 @@ class CharacterReader:
             order=order,
             invisible=invisible,
             has_glyph=has_glyph,
+            is_embedded=is_embedded,
             unmapped=(
                 (has_glyph and not text)
                 or (read not in _READ_AS and (read == _UNKNOWN or kind in _NO_CHARACTER))
@@ -149,15 +150,16 @@ class CharacterReader:
         raw.FPDFText_GetLooseCharBox(self._text, index, loose)
         return self._place.on_rect(loose.left, loose.bottom, loose.right, loose.top), False
 
-    def _drawing(self, index: int) -> tuple[int, int, bool]:
-        """Return the font of a character, its drawing order, and whether it is drawn invisibly."""
+    def _drawing(self, index: int) -> tuple[int, int, bool, bool]:
+        """Return the font of a character, its drawing order, and whether it is invisible, and its font in the file."""
         item = raw.FPDFText_GetTextObject(self._text, index)
         address = ctypes.addressof(item.contents) if item else 0
         if address not in self._drawings:
             font = raw.FPDFTextObj_GetFont(item) if item else None
             mode = raw.FPDFTextObj_GetTextRenderMode(item) if item else 0
             where = ctypes.addressof(font.contents) if font else 0
-            self._drawings[address] = where, self._orders.get(address, 0), mode in _INVISIBLE
+            is_embedded = bool(font) and raw.FPDFFont_GetIsEmbedded(font) == 1
+            self._drawings[address] = where, self._orders.get(address, 0), mode in _INVISIBLE, is_embedded
         return self._drawings[address]
 
 

@@ -6,11 +6,13 @@ Not thread-safe: one process opens a document and renders its pages.
 from __future__ import annotations
 
 import ctypes
+import html
 import io
 import math
 import os
+import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Any, BinaryIO, Final, cast
@@ -103,6 +105,7 @@ class PdfPages(PageSource):
             self._document, self._rendered = fresh, 0
         self._rendered += 1
         with _translated_errors(), closing(self._document[index]) as page:
+            self._hide_layers(page)
             width, height = page.get_size()
             scale: Any = self._scale(index, page)  # typed as int there
             with closing(
@@ -120,6 +123,20 @@ class PdfPages(PageSource):
             lost += self._cut_places(pictures, index, pixels)
             self.damage = tuple(place for place in lost if area_within(place, *pixels.shape[1::-1]) >= 1)
             return pixels
+
+    def _hide_layers(self, page: pypdfium2.PdfPage) -> None:
+        """Hide annotations of layers that are off, which pdfium draws."""
+        place = raw.FS_RECTF()
+        for number in range(raw.FPDFPage_GetAnnotCount(page) if self._tree.hidden else 0):
+            note = raw.FPDFPage_GetAnnot(page, number)
+            raw.FPDFAnnot_GetRect(note, place)
+            sides = (place.left, place.bottom, place.right, place.top)
+            if (
+                raw.FPDFAnnot_HasKey(note, b"OC")
+                and tuple(round(side, 1) for side in sides) in self._tree.hidden
+            ):
+                raw.FPDFAnnot_SetFlags(note, raw.FPDF_ANNOT_FLAG_HIDDEN)
+            raw.FPDFPage_CloseAnnot(note)
 
     def _cut_places(
         self, pictures: Sequence[Picture], index: int, pixels: NDArray[np.uint8]
@@ -172,7 +189,7 @@ class PdfPages(PageSource):
         """
         with suppress(pypdfium2.PdfiumError, MemoryError):
             struck: list[Rectangle] = []
-            filled: list[tuple[raw.FS_RECTF, str]] = []
+            filled: list[tuple[raw.FS_RECTF, str | None]] = []
             with closing(self._document[index]) as page:
                 for number in range(raw.FPDFPage_GetAnnotCount(page)):  # flattening drops what has this flag
                     note = raw.FPDFPage_GetAnnot(page, number)
@@ -187,30 +204,38 @@ class PdfPages(PageSource):
                 anyhow = plan.prefer is Prefer.LAYER
                 may_turn = Preparation.ORIENT in plan.steps
                 layer = text_layer(page, pixels, may_turn=may_turn, hidden=anyhow, struck=struck)
+                if layer.has_lost_signs:
+                    self.damage += ((0, 0, *pixels.shape[1::-1]),)
                 trusted = (None, Distrust.UNCOVERED) if plan.completes else (None,)
                 return layer if layer.characters and (anyhow or layer.distrust in trusted) else None
         return None
 
-    def _values(self, note: Any) -> Iterator[tuple[raw.FS_RECTF, str]]:
-        """Yield place and value of a visible, filled text field, unless a script or a barcode displays it."""
-        form = self._document.formenv
-        if not form or raw.FPDFAnnot_GetFormFieldType(form, note) != raw.FPDF_FORMFIELD_TEXTFIELD:
+    def _values(self, note: Any) -> Iterator[tuple[raw.FS_RECTF, str | None]]:
+        """Yield the place and the text that a visible note or filled text field should show.
+
+        Not if a script or a barcode displays it. The text is None for a box that is not ticked as its field says.
+        """
+        form, place = self._document.formenv, raw.FS_RECTF()
+        is_hidden = raw.FPDFAnnot_GetFlags(note) & (raw.FPDF_ANNOT_FLAG_HIDDEN | raw.FPDF_ANNOT_FLAG_NOVIEW)
+        if is_hidden or not raw.FPDFAnnot_GetRect(note, place):
             return
+        if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_FREETEXT:
+            if not _string(note, b"Contents"):
+                yield place, html.unescape(re.sub(r"<[^>]*>", "", _string(note, b"RC")))
+            return
+        state, value = _string(note, b"AS"), _string(note, b"V")
+        if state and value and state != value:
+            yield place, None
         script = raw.FPDFAnnot_GetFormAdditionalActionJavaScript
         if (
-            raw.FPDFAnnot_GetFlags(note) & (raw.FPDF_ANNOT_FLAG_HIDDEN | raw.FPDF_ANNOT_FLAG_NOVIEW)
+            not form
+            or raw.FPDFAnnot_GetFormFieldType(form, note) != raw.FPDF_FORMFIELD_TEXTFIELD
             or raw.FPDFAnnot_GetFormFieldFlags(form, note) & _PASSWORD
             or raw.FPDFAnnot_HasKey(note, b"PMD")
             or script(form, note, raw.FPDF_ANNOT_AACTION_FORMAT, None, 0) > _EMPTY
         ):
             return
-        place, length = raw.FS_RECTF(), raw.FPDFAnnot_GetFormFieldValue(form, note, None, 0)
-        value = ctypes.create_string_buffer(length)
-        raw.FPDFAnnot_GetFormFieldValue(
-            form, note, ctypes.cast(value, ctypes.POINTER(raw.FPDF_WCHAR)), length
-        )
-        if raw.FPDFAnnot_GetRect(note, place):
-            yield place, value.raw.decode("utf-16-le", "replace")
+        yield place, _utf_16(raw.FPDFAnnot_GetFormFieldValue, form, note)
 
     def close(self) -> None:
         """Free the document."""
@@ -318,15 +343,28 @@ def _translated_errors(*, password: bool = False) -> Iterator[None]:
 
 
 def _unshown(
-    page: pypdfium2.PdfPage, filled: Iterable[tuple[raw.FS_RECTF, str]], pixels: NDArray[np.uint8]
+    page: pypdfium2.PdfPage, filled: Iterable[tuple[raw.FS_RECTF, str | None]], pixels: NDArray[np.uint8]
 ) -> Iterator[Rectangle]:
-    """Yield the places of fields whose picture shows another text than their value, as after a partial update."""
+    """Yield the places of fields whose picture shows something else than their value, as after a partial update."""
     matrix = placing(page, *pixels.shape[1::-1])
     with closing(page.get_textpage()) as text:
         for place, value in filled:
             box = (place.left, place.bottom, place.right, place.top)
-            if _signs(value) not in _signs(text.get_text_bounded(*box)):
+            if value is None or _signs(value) not in _signs(text.get_text_bounded(*box)):
                 yield cast("Rectangle", matrix.on_rect(*box))
+
+
+def _string(note: Any, key: bytes) -> str:
+    """Return a string or name of an annotation's dictionary, empty if it has none."""
+    return _utf_16(raw.FPDFAnnot_GetStringValue, note, key)
+
+
+def _utf_16(read: Callable[..., int], *about: object) -> str:
+    """Return a text that pdfium writes into a buffer."""
+    length = read(*about, None, 0)
+    value = ctypes.create_string_buffer(length)
+    read(*about, ctypes.cast(value, ctypes.POINTER(raw.FPDF_WCHAR)), length)
+    return value.raw.decode("utf-16-le", "replace").rstrip("\0")
 
 
 def _signs(text: str) -> str:

@@ -15,12 +15,14 @@ from pypdfium2 import raw
 
 from pecia_workers.media.damage import (
     SavedPage,
+    has_content,
     has_line_ends,
     has_lost_rows,
     is_deflate_cut,
     is_fax_broken,
     is_jbig2_broken,
     is_jpeg_broken,
+    jpeg_2000_area,
 )
 
 Rectangle: TypeAlias = tuple[float, float, float, float]
@@ -34,6 +36,20 @@ _FINE: Final = 16
 """Resolution in parts of a pixel, since pdfium rounds points to full pixels."""
 _DEPTH, _MOST_OBJECTS = 8, 100_000
 """Depth of forms within forms, and number of objects examined on a page."""
+_COMPONENTS: Final = {
+    **dict.fromkeys(
+        (raw.FPDF_COLORSPACE_DEVICERGB, raw.FPDF_COLORSPACE_CALRGB, raw.FPDF_COLORSPACE_LAB), (3, 3)
+    ),
+    raw.FPDF_COLORSPACE_DEVICECMYK: (4, 4),
+    raw.FPDF_COLORSPACE_ICCBASED: (3, 4),
+    raw.FPDF_COLORSPACE_DEVICEN: (1, 32),
+}
+"""Fewest and most components of a pixel, where it has more than one."""
+_ANY_NUMBER: Final = (raw.FPDF_COLORSPACE_ICCBASED, raw.FPDF_COLORSPACE_DEVICEN)
+_BYTE: Final = 8
+_PADDED, _SLACK = 1.02, 1024
+"""Length up to which the data of a picture is padded: relative to its pixels, and bytes."""
+_SIGNS: Final = ".,:-+/%<>"
 _PAPER: Final = 200
 """Grey from which paper is light."""
 
@@ -113,7 +129,9 @@ class Picture:
     width: int
     height: int
     bits: int
-    """Bits of a pixel; 0: there is no decoder for it."""
+    """Bits of a decoded pixel, rounded up to 8 or 24; 0: there is no decoder for it."""
+    space: int
+    """Kind of its colour space."""
 
     def has_no_decoder(self, most_pixels: int, *, every: bool) -> bool:
         """Return whether pdfium cannot decode it; unless `every`, tests only where its header is inconclusive.
@@ -142,19 +160,30 @@ class Picture:
     def is_cut(self, saved: SavedPage) -> bool:
         """Return whether its data is truncated or corrupt; `saved`: its page."""
         *outer, last = self.filters() or ("",)
-        least = self.height * -(-self.width * self.bits // 8)  # bytes of its pixels
+        least, most = self._bounds(saved)
         if saved.has_broken_mask(self.width, self.height):
             return True
         if last in ("DCTDecode", "DCT", "JPXDecode"):
-            return is_jpeg_broken(self._content(decoded=bool(outer)))
+            content = self._content(decoded=bool(outer))
+            return jpeg_2000_area(content) > self.width * self.height or is_jpeg_broken(content)
         if last in ("FlateDecode", "Fl") and not outer:
-            return is_deflate_cut(self._content(), least)
+            return is_deflate_cut(self._content(), least, most)
         if last in ("LZWDecode", "LZW", "RunLengthDecode", "RL", "FlateDecode", "Fl", ""):
-            return bool(raw.FPDFImageObj_GetImageDataDecoded(self.item, None, 0) < least)
+            content = self._content(decoded=True)
+            return len(content) < least or has_content(content[most:])
         if last in ("CCITTFaxDecode", "JBIG2Decode"):
             content = self._content(decoded=bool(outer))
             return self._is_bilevel_cut(content, saved, is_fax=last == "CCITTFaxDecode")
         return False
+
+    def _bounds(self, saved: SavedPage) -> tuple[int, int]:
+        """Return the fewest and the most bytes of its pixels, with the marks of predictors and some padding."""
+        bits = 1 if self.bits == 1 else saved.component_bits(self.width, self.height)
+        fewest, most = _COMPONENTS.get(self.space, (1, 1))
+        if self.space in _ANY_NUMBER:
+            fewest, most = (1, 1) if self.bits <= _BYTE else (fewest if bits <= _BYTE else 1, most)
+        rows = [self.height * -(-self.width * components * bits // 8) for components in (fewest, most)]
+        return rows[0], round(_PADDED * rows[1]) + self.height + _SLACK
 
     def _is_bilevel_cut(self, content: bytes, saved: SavedPage, *, is_fax: bool) -> bool:
         if is_fax and not saved.has_group4(self.width, self.height):
@@ -186,6 +215,7 @@ def pictures_of(page: pypdfium2.PdfPage, pixels: NDArray[np.uint8]) -> Iterator[
                 width=known.width,
                 height=known.height,
                 bits=known.bits_per_pixel,
+                space=known.colorspace,
             )
 
 
@@ -210,6 +240,8 @@ class Character(NamedTuple):
     invisible: bool
     has_glyph: bool
     """Whether its font has a glyph for it."""
+    is_embedded: bool
+    """Whether its font is in the file."""
     unmapped: bool
     """Whether its code is not mapped to a character."""
 
@@ -217,6 +249,12 @@ class Character(NamedTuple):
     def is_turned(self) -> bool:
         """Whether it is turned."""
         return abs(self.angle) > SLANT
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a viewer does not show it, as the file's own font has no glyph for it, or an empty one."""
+        is_sign = self.code.isalnum() or self.code in _SIGNS
+        return is_sign and self.is_embedded and not (self.has_glyph or self.invisible)
 
     @property
     def is_mark(self) -> bool:

@@ -23,7 +23,7 @@ from pecia_workers.media.pages import MediaError
 from pecia_workers.media.turns import ALL_ALIKE, Call, PostponedError, Turn, Turns
 from pecia_workers.processes.confinement import LARGEST_FILE, Guard, confine_calls, confine_files
 from pecia_workers.processes.template import Forked, Template, TemplateDiedError, imported, show_as
-from pecia_workers.protocol.attempts import waiting
+from pecia_workers.protocol.parts import waiting
 
 log = structlog.get_logger(__name__)
 

@@ -108,6 +108,8 @@ class TextLayer:
     """Values whose glyphs look like other characters."""
     unread: tuple[Box, ...] = ()
     """Areas of text-like ink outside of it, if it can be trusted."""
+    has_lost_signs: bool = False
+    """Whether it has signs for which the file's own fonts have no glyph, so that the page does not show them."""
     strikes: tuple[Rectangle, ...] = ()
     """Level lines on the page, some of which may strike words out."""
 
@@ -161,9 +163,12 @@ def text_layer(
         if one is None or id(one) in visible or one.code.isspace()
     )
     distrust = next(_faults(kept, unseen, pictures, grey), None)
+    is_print = distrust not in (Distrust.NO_TEXT, Distrust.HIDDEN, Distrust.PICTURE)
+    has_lost = is_print and any(one.is_lost for one in kept if one)
     naming = Naming() if distrust else judge_naming(kept, grey)
     if distrust or naming.is_wrong:
-        return TextLayer(characters=kept, turn=turn, distrust=distrust or Distrust.MISNAMED)
+        reason = distrust or Distrust.MISNAMED
+        return TextLayer(characters=kept, turn=turn, distrust=reason, has_lost_signs=has_lost)
     unsure = [rectangle_around(filter(None, kept[word.start : word.stop])) for word in naming.unsure]
     left_out = frozenset(chain(*naming.unsure))
     known = tuple(None if place in left_out else one for place, one in enumerate(kept))
@@ -174,6 +179,7 @@ def text_layer(
         distrust=distrust,
         misreadings=naming.doubts,
         unread=unread,
+        has_lost_signs=has_lost,
         strikes=tuple(strikes),
     )
 
@@ -196,10 +202,7 @@ def _drawn(
 
 
 def _faults(
-    characters: Sequence[Character | None],
-    hidden: int,
-    pictures: Sequence[_Picture],
-    grey: Image.Image,
+    characters: Sequence[Character | None], hidden: int, pictures: Sequence[_Picture], grey: Image.Image
 ) -> Iterator[Distrust]:
     """Yield the faults of a layer's visible text, cheapest check first; `hidden`: number of invisible characters."""
     seen = [one for one in characters if one]

@@ -25,8 +25,7 @@ from pecia_schemas.results import Page, Segment, Summary
 from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tracing import SpanKind
 from pecia_workers.observability import metrics
-from pecia_workers.protocol.attempts import PartFailedError
-from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Outcome, Postponed
+from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Outcome, PartFailedError, Postponed
 
 if TYPE_CHECKING:
     from pecia_schemas.tracing import Attributes, Span

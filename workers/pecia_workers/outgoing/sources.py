@@ -26,8 +26,7 @@ from pecia_schemas.threads import finish, finish_in_thread
 from pecia_workers.ledger.ledger import Ledger
 from pecia_workers.media.pages import Limits, MediaError
 from pecia_workers.outgoing import guard as outgoing
-from pecia_workers.protocol.attempts import StorageUnavailableError
-from pecia_workers.protocol.parts import ClaimedPart
+from pecia_workers.protocol.parts import ClaimedPart, StorageUnavailableError
 
 if TYPE_CHECKING:
     from pecia_schemas.settings import WorkerSettings

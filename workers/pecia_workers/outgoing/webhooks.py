@@ -36,7 +36,7 @@ from pecia_workers.observability.tracing import delivering, tried
 from pecia_workers.outgoing import guard as outgoing
 from pecia_workers.outgoing.places import Places
 from pecia_workers.processes.service import serve
-from pecia_workers.protocol.attempts import Backoff
+from pecia_workers.protocol.parts import Backoff
 
 log = structlog.get_logger(__name__)
 

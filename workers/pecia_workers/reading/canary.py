@@ -25,7 +25,6 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_schemas.tasks import DocumentType
 from pecia_workers.engines.reader_cards import card_of
 from pecia_workers.observability import metrics
-from pecia_workers.protocol.attempts import waiting
 from pecia_workers.protocol.base import (
     Capabilities,
     EngineDeadError,
@@ -35,6 +34,7 @@ from pecia_workers.protocol.base import (
     Generation,
     Generator,
 )
+from pecia_workers.protocol.parts import waiting
 from pecia_workers.reading.page import page_instruction
 
 log = structlog.get_logger(__name__)

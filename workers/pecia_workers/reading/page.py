@@ -20,9 +20,8 @@ from pecia_schemas.tasks import DocumentType, Prefer, Preparation, ReadPages, Wi
 from pecia_workers.engines.reader_cards import Card, card_of, sampling_for
 from pecia_workers.media.decoder import Decoder, Spool, turn_of
 from pecia_workers.media.pages import PageImage, Plan
-from pecia_workers.protocol.attempts import worked_s
 from pecia_workers.protocol.base import Capabilities, EngineRefusedError, EngineRequest, Generation, Generator
-from pecia_workers.protocol.parts import ClaimedPart, Done
+from pecia_workers.protocol.parts import ClaimedPart, Done, worked_s
 from pecia_workers.reading.answers import with_blocks
 from pecia_workers.reading.caching import Look, ResultCache
 from pecia_workers.reading.fields import Fields, closed, judge, merge_rules

@@ -23,6 +23,14 @@ _MONTHS: Final = {
     )
     for name in names.split()
 }
+_SLASHED: Final = re.compile(r"(\d{1,2})/(\d{1,2})/(?:\d{4}|\d\d)")
+_MONTHS_A_YEAR: Final = 12
+_NEGATION: Final = re.compile(
+    r"no|not|non|nor|none|never|neither|without|den(?:y|ies|ied|ying)|kein\w*|nicht|ohne|pas|sans|sin",
+    re.IGNORECASE,
+)
+_REACH: Final = 3
+"""Most words from a negation to a word that it denies."""
 _ISO_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:T00:00(?::00)?Z?)?")
 _LONGEST_DATE: Final = 5
 """Tokens of a date, as in `12 th of March 2024`."""
@@ -66,7 +74,8 @@ def with_grounded_fields(page: Page, witness: WitnessText) -> Page:
             box=leaf.places[0].box if leaf.places else None,
             text=str(leaf.value),
             other=leaf.other,
-            on_value=not isinstance(leaf.value, str) or any(one.is_value for one in tokens_of(leaf.value)),
+            on_value=not isinstance(leaf.value, str)
+            or any(one.is_value for text in (leaf.value, leaf.other or "") for one in tokens_of(text)),
         )
         for leaf in found
         if leaf.standing in reasons
@@ -85,6 +94,12 @@ class _Search:
         self._starts: defaultdict[str, list[int]] = defaultdict(list)
         for number, token in enumerate(self._seen):
             self._starts[token.key].append(number)
+        dates = [
+            tuple(map(int, date.groups())) for one in self._seen if (date := _SLASHED.fullmatch(one.key))
+        ]
+        self._has_day_first, self._has_month_first = (
+            any(date[place] > _MONTHS_A_YEAR for date in dates) for place in range(2)
+        )
 
     def ground(self, fields: Mapping[str, Any]) -> Iterator[Grounding]:
         leaves = list(_leaves(fields, "", ""))
@@ -104,8 +119,9 @@ class _Search:
                     away.append((spot.tokens.start in taken, least))
                 chosen[leaf.path] = spots[leaf.path][away.index(min(away))]
                 taken.add(chosen[leaf.path].tokens.start)
+        strays = dict(_strays(leaves, spots, chosen))
         for leaf in leaves:
-            yield self._grounding(leaf, chosen.get(leaf.path))
+            yield self._grounding(leaf, strays.get(leaf.path) or chosen.get(leaf.path))
 
     def _grounding(self, leaf: _Leaf, spot: _Spot | None) -> Grounding:
         known: dict[str, Any] = {"path": leaf.path, "value": leaf.value, "pages": (self._page,)}
@@ -134,6 +150,11 @@ class _Search:
         else:
             found = [range(n, n + 1) for n, token in enumerate(self._seen) if value in numbers_of(token)]
         standing = Standing.AGREES if found else Standing.DIFFERS
+        denied = [
+            range(start, run.stop) for run in found for start in self._negation_before(run.start, value)
+        ]
+        if denied and len(denied) == len(found):
+            found, standing = denied, Standing.DIFFERS
         tokens = [*tokens_of(str(value))]
         ours = "".join(token.key for token in tokens)
         if not found and len(ours) >= _LONG:
@@ -146,6 +167,17 @@ class _Search:
                     found.append(range(start, start + len(tokens)))
         seen = self._witness.seen
         return [_Spot(run, around(seen[number].box for number in run), standing) for run in found]
+
+    def _negation_before(self, start: int, value: Any) -> Iterator[int]:
+        """Yield the place of the negation that denies a text, if there is one in its line."""
+        seen = self._witness.seen
+        for place in range(start - 1, max(-1, start - 1 - _REACH), -1):
+            is_near = seen[place].row == seen[start].row and seen[place].word[-1:].isalpha()
+            if not (isinstance(value, str) and is_near and seen[start].token.key.isalpha()):
+                return
+            if _NEGATION.fullmatch(seen[place].token.key):
+                yield place
+                return
 
     def _runs(self, tokens: Sequence[Token]) -> Iterator[range]:
         """Yield the places of a sequence of tokens, compared by the witness's rules, ignoring spaces."""
@@ -181,10 +213,10 @@ class _Search:
             return
         years = (year, year % 100)
         with_name = {(day, one) for one in years}  # its numbers, if its month is a word
-        without = {
-            (year, month, day),
-            *((*two, one) for two in ((day, month), (month, day)) for one in years),
-        }
+        slashed = {(year, month, day)}
+        slashed |= {(day, month, one) for one in years if not self._has_month_first}
+        slashed |= {(month, day, one) for one in years if not self._has_day_first}
+        dotted = {(year, month, day), *((day, month, one) for one in years)}
         for start, token in enumerate(self._seen):
             if not token.is_number and token.key[:3] not in _MONTHS:
                 continue
@@ -192,9 +224,51 @@ class _Search:
                 window = self._seen[start:end]
                 numbers = tuple(int(part) for one in window for part in re.findall(r"\d+", one.key))
                 months = [_MONTHS[one.key[:3]] for one in window if one.key[:3] in _MONTHS]
-                if numbers in with_name if months == [month] else not months and numbers in without:
+                written = "".join(one.word for one in self._witness.seen[start:end])
+                plain = dotted if "." in written.rstrip(".") else slashed
+                if numbers in with_name if months == [month] else not months and numbers in plain:
                     yield range(start, end)
                     break
+
+
+def _strays(
+    leaves: Sequence[_Leaf], spots: Mapping[str, Sequence[_Spot]], chosen: Mapping[str, _Spot]
+) -> Iterator[tuple[str, _Spot]]:
+    """Yield values of list items that stand only beside the name of another item, with the place from that name on.
+
+    A value that follows its own name, before any other, may be in the next line.
+    """
+    lists: defaultdict[str, dict[str, _Leaf]] = defaultdict(dict)
+    for leaf in leaves:
+        path, _, number = leaf.group.rpartition("/")
+        if (
+            number.isdigit()
+            and isinstance(leaf.value, str)
+            and leaf.path in chosen
+            and leaf.value[:1].isalpha()
+        ):
+            lists[path].setdefault(leaf.group, leaf)
+    for leaf in leaves:
+        names = lists.get(leaf.group.rpartition("/")[0], {})
+        own, spot = names.get(leaf.group), chosen.get(leaf.path)
+        if own is None or own is leaf or spot is None or not any(map(str.isdigit, str(leaf.value))):
+            continue
+        if any(_are_level(one, other) for one in spots[own.path] for other in spots[leaf.path]):
+            continue
+        places = [chosen[name.path] for name in names.values()]
+        before = max((one.tokens.start for one in places if one.tokens.start < spot.tokens.start), default=-1)
+        beside = [one for one in places if _are_level(one, spot)]
+        if beside and before != chosen[own.path].tokens.start:
+            start, stop = sorted((beside[0].tokens, spot.tokens), key=lambda tokens: tokens.start)
+            yield leaf.path, _Spot(range(start.start, stop.stop), spot.box, Standing.DIFFERS)
+
+
+def _are_level(spot: _Spot, other: _Spot) -> bool:
+    """Return whether two places are in one row."""
+    one, two = spot.box, other.box
+    return 2 * (min(one.bottom, two.bottom) - max(one.top, two.top)) > min(
+        one.bottom - one.top, two.bottom - two.top
+    )
 
 
 def _leaves(value: Any, path: str, group: str) -> Iterator[_Leaf]:

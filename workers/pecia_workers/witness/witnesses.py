@@ -30,8 +30,8 @@ from pecia_workers.layout.lines import struck_doubts
 from pecia_workers.media.decoder import decode_processes
 from pecia_workers.media.pages import PageImage
 from pecia_workers.observability import metrics
-from pecia_workers.protocol.attempts import waiting
 from pecia_workers.protocol.base import EngineError, EngineRequest, Generation, Generator, Piece
+from pecia_workers.protocol.parts import waiting
 from pecia_workers.witness.grounding import grounded
 from pecia_workers.witness.leaves import with_grounded_fields
 from pecia_workers.witness.second_look import pieces_in_question, with_readings

@@ -24,7 +24,7 @@ from celery.signals import task_revoked
 from celery.worker import state
 from redis import RedisError
 
-from pecia_workers.protocol.base import Budget
+from pecia_workers.protocol.base import Budget, EngineUnavailableError
 from pecia_workers.queue.transport import Capacity, kick
 from pecia_workers.worker.runner import CANCELLED, Ending, Interruption, PartInFlight, PartRunner
 
@@ -92,7 +92,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
             return ready.result()
         except Exception as error:
             _log.critical("the worker cannot start: %s: %s", type(error).__name__, error)
-            raise WorkerShutdown(EX_FAILURE) from error
+            is_unable = isinstance(error, EngineUnavailableError)
+            raise WorkerShutdown(os.EX_CONFIG if is_unable else EX_FAILURE) from error
         finally:
             if not ready.done() or ready.exception():
                 ready.cancel()

@@ -21,13 +21,13 @@ from billiard.exceptions import Terminated
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
 
-from pecia_workers.protocol.attempts import (
+from pecia_workers.protocol.base import Budget
+from pecia_workers.protocol.parts import (
     PartCancelledError,
     PartFailedError,
     RuntimeLostError,
     StorageUnavailableError,
 )
-from pecia_workers.protocol.base import Budget
 
 if TYPE_CHECKING:
     from pecia_workers.worker.runtime import Runtime

@@ -36,17 +36,23 @@ from pecia_workers.ledger.recovery import pardon
 from pecia_workers.ledger.workers import Heartbeat, WorkerIdentity
 from pecia_workers.observability import metrics
 from pecia_workers.observability.tracing import about_part, ended, processing
-from pecia_workers.protocol.attempts import (
+from pecia_workers.protocol.base import Budget, EngineDeadError, EngineDistrustedError
+from pecia_workers.protocol.parts import (
     Backoff,
+    ClaimedPart,
+    Cut,
+    Done,
+    Failed,
+    Finished,
+    Outcome,
     PartCancelledError,
     PartFailedError,
+    Postponed,
     RuntimeLostError,
     StorageUnavailableError,
     clocked,
     worked_longer,
 )
-from pecia_workers.protocol.base import Budget, EngineDeadError, EngineDistrustedError
-from pecia_workers.protocol.parts import ClaimedPart, Cut, Done, Failed, Finished, Outcome, Postponed
 from pecia_workers.queue.bus import Bus, DirectClaims
 from pecia_workers.upkeep.loop import relay_due, workers_watched
 from pecia_workers.worker.stages import Stages

@@ -44,8 +44,17 @@ from pecia_workers.media.pages import FramePlan, Limits, MediaError, Stretch
 from pecia_workers.media.turns import PostponedError, Turn
 from pecia_workers.outgoing.sources import Intake
 from pecia_workers.protocol import base
-from pecia_workers.protocol.attempts import StorageUnavailableError, limited, retry_delay
-from pecia_workers.protocol.parts import ClaimedPart, Cut, Failed, NewPart, Outcome, Postponed
+from pecia_workers.protocol.parts import (
+    ClaimedPart,
+    Cut,
+    Failed,
+    NewPart,
+    Outcome,
+    Postponed,
+    StorageUnavailableError,
+    limited,
+    retry_delay,
+)
 from pecia_workers.reading.caching import ResultCache
 from pecia_workers.reading.canary import Canaries
 from pecia_workers.reading.page import ReadPage

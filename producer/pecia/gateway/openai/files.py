@@ -19,13 +19,13 @@ from starlette.formparsers import MultiPartException
 
 from pecia.errors import DocumentGoneError, JobErasedError
 from pecia.gateway.bounds import HeldResponse
-from pecia.gateway.forms import DocumentForm
 from pecia.gateway.identity import Bearer, Reader, Submitter, bearers_of, body_of
-from pecia.gateway.openai import completions as answers
+from pecia.gateway.openai import requests as answers
 from pecia.gateway.openai.intake import LineReader, batch_name
 from pecia.gateway.openai.requests import lines_of
 from pecia.gateway.openai.statements import Held
 from pecia.gateway.problems import ProblemError
+from pecia.gateway.submitting import DocumentForm
 from pecia.sources import at_hand
 from pecia_schemas import storable
 from pecia_schemas.states import JobState

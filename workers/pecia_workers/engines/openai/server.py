@@ -20,7 +20,7 @@ from pecia_schemas import tracing
 from pecia_schemas.settings import WorkerSettings
 from pecia_workers.engines.openai import chat
 from pecia_workers.protocol import base
-from pecia_workers.protocol.attempts import Backoff
+from pecia_workers.protocol.parts import Backoff
 
 log = structlog.get_logger(__name__)
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # or it says a line for each request
