@@ -80,8 +80,8 @@ def failures_page() -> str:
     lines = [
         _GENERATED,
         "# Failure codes\n",
-        "A failed job or page has one of these codes. The fleet retries some of them: such a code is shown only after the",
-        "last attempt (`PECIA_MAX_ATTEMPTS`).\n",
+        "A failed job or page has one of these codes. The fleet retries some of them: such a code is shown only after",
+        "the last attempt (`PECIA_MAX_ATTEMPTS`).\n",
         "| code | what happened | what to do | tried again |",
         "|---|---|---|---|",
     ]

@@ -95,6 +95,7 @@ def test_fields_and_tables_stand_beside_the_page(page: Page, gateway: Gateway, f
     keep(page, "web-beside")
     beside.get_by_role("button", name="Next page").click()
     expect(page.get_by_role("status")).to_contain_text("There is no other page")
+    expect(beside.get_by_role("button", name="Next page")).to_be_disabled()
     page.keyboard.press("Escape")
     expect(beside).to_be_hidden()
 

@@ -69,6 +69,9 @@ def _show(findings: Iterable[Finding], *, as_json: bool) -> None:
             typer.echo(json.dumps(asdict(finding)))
     else:
         table = Table(box=None, show_header=False)
+        table.add_column()
+        table.add_column()
+        table.add_column(overflow="fold")  # a path is longer than a line and must be readable
         for finding in findings:
             mark = "[green]ok[/]" if finding.ok else "[red]no[/]"
             table.add_row(mark, escape(finding.subject), escape(finding.detail))
@@ -246,7 +249,7 @@ def _look_at_decoders() -> Finding:
         places = ", ".join(template.run(readable_places))
     finally:
         template.stop()
-    confined = "confined: no network, no other process; can read only code and fonts, in"
+    confined = "confined: no network, no other process; these files and directories are readable:"
     return Finding(subject="decoders", ok=True, detail=f"{confined} {places}")
 
 

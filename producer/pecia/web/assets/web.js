@@ -391,7 +391,10 @@ async function look(job, name, number, step = 1) {
   const skip = step > 0 && number > 1 ? `&skip=1-${number - 1}` : "";
   const { parts } = await ask(`/v1/jobs/${job.id}/pages?limit=${step > 0 ? 1 : number}${skip}`);
   const part = parts.findLast((one) => one.stage === "read" && one.content && one.ordinal < (step > 0 ? Infinity : number));
-  if (!part) return tell(say.no_page);
+  if (!part) {
+    $(step > 0 ? "after" : "before").disabled = true; // the message is behind the dialog
+    return tell(say.no_page);
+  }
   const shown = part.ordinal + 1;
   $("result-title").textContent = `${name} · ${say.page} ${shown}`;
   $("picture").hidden = !may("review");
@@ -400,6 +403,7 @@ async function look(job, name, number, step = 1) {
   if (may("review")) $("picture").src = `/desk/${job.id}/pictures/${job.id}/${shown}`;
   $("content").replaceChildren(...contentOf(part.content));
   $("before").disabled = shown === 1;
+  $("after").disabled = false;
   $("before").onclick = () => act(() => look(job, name, shown - 1, -1));
   $("after").onclick = () => act(() => look(job, name, shown + 1));
   if (!$("result").open) $("result").showModal();
