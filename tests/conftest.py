@@ -6,14 +6,15 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from pecia_workers.local.home import ScratchDirectory
-from tests.shared.korean import NothingThereError, absent, korean_tessdata
+from tests.shared.korean import korean_tessdata
+from tests.shared.npm_files import NothingThereError
 
 pytest_plugins = ["tests.shared.left_out"]
 
@@ -44,6 +45,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames})
     )
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None]:
+    """End a test that lacks files of npm's registry: skipped on a laptop, failed in CI."""
+    try:
+        yield
+    except NothingThereError as error:
+        sentence = f"{error}: this test needs npm and a registry that it can reach."
+        if os.environ.get("CI"):
+            pytest.fail(sentence)
+        pytest.skip(sentence)
+
+
+pytest_runtest_call = pytest_runtest_setup
 
 
 @pytest.fixture(scope="session")
@@ -78,10 +94,7 @@ def short_path(session_directory: Path) -> Iterator[Path]:
 def tessdata() -> str:
     """Where Tesseract's Korean data is."""
     pytest.importorskip("tesserocr", reason="pecia[korean] brings tesserocr")
-    try:
-        return str(korean_tessdata())
-    except NothingThereError as error:
-        absent(error)
+    return str(korean_tessdata())
 
 
 @pytest.fixture

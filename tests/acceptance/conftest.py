@@ -18,7 +18,6 @@ from pecia_schemas.settings import WorkerSettings
 from pecia_workers.local.fleet import LocalFleet
 from tests.shared.browsers import chromium
 from tests.shared.fixture_types import RunFleet
-from tests.shared.npm_files import NothingThereError, absent
 from tests.shared.pictures import encoded
 from tests.shared.receivers import Receiver, receiving
 
@@ -130,8 +129,5 @@ def open_receiver() -> Iterator[Callable[[], Receiver]]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    try:
-        with chromium() as browser:
-            yield browser
-    except NothingThereError as error:
-        absent(error)
+    with chromium() as browser:
+        yield browser

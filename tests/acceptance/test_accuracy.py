@@ -13,7 +13,7 @@ from tests.shared.command import run_pecia
 from tests.shared.exact_pages import blank_pages, chinese_pages, english_pages, korean_page
 from tests.shared.fixture_types import RunFleet
 from tests.shared.hand_made_pdfs import text_pdf
-from tests.shared.korean import NothingThereError, absent, korean_font
+from tests.shared.korean import korean_font
 
 pytestmark = pytest.mark.gate
 
@@ -26,10 +26,7 @@ LAYER = ("Arsenic 0.005 mg/l", "Batch O0l1I5S8B")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("drawn")
-    try:
-        foreign = [*chinese_pages(chinese_font()), korean_page(korean_font())]
-    except NothingThereError as error:
-        absent(error)
+    foreign = [*chinese_pages(chinese_font()), korean_page(korean_font())]
     for page in (*english_pages(), *blank_pages(), *foreign):
         page.write(made)
     (made / "layer.pdf").write_bytes(text_pdf(LAYER))

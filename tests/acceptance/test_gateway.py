@@ -19,7 +19,7 @@ from tests.shared.command import run_pecia
 from tests.shared.fixture_types import Draw, RunFleet
 from tests.shared.http_doubles import free_port
 from tests.shared.limits import WAIT_S
-from tests.shared.npm_files import NothingThereError, absent, installed, tools
+from tests.shared.npm_files import installed, tools
 from tests.shared.pictures import encoded, note
 from tests.shared.snippets import ROOT, blocks
 
@@ -154,10 +154,7 @@ def test_a_gateway_that_is_away_is_said_to_be() -> None:
 @pytest.fixture
 def program(fleet: Any, tmp_path: Path) -> Path:
     """The program `read.ts`, type-checked against the client that was generated from this gateway's description."""
-    try:
-        packages = installed(TYPESCRIPT)
-    except NothingThereError as error:
-        absent(error)
+    packages = installed(TYPESCRIPT)
     project = shutil.copytree(packages, tmp_path / "project", symlinks=True)
     description = httpx2.get(f"{fleet.fleet.gateway}/openapi.json", timeout=WAIT_S)
     (project / "openapi.json").write_bytes(description.content)

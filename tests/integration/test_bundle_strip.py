@@ -17,7 +17,6 @@ from tests.shared import bundle_files
 from tests.shared.browsers import chromium, tab
 from tests.shared.command import reviewing
 from tests.shared.house import House
-from tests.shared.npm_files import NothingThereError, absent
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
 
@@ -28,12 +27,9 @@ NOTES = [bundle_files.HOSPITAL, "and she is to come back in two weeks, if the co
 @contextmanager
 def opened(address: str) -> Iterator[Page]:
     """Open an address in a browser."""
-    try:
-        with chromium() as browser, tab(browser, complains=True) as page:
-            page.goto(address)
-            yield page
-    except NothingThereError as error:
-        absent(error)
+    with chromium() as browser, tab(browser, complains=True) as page:
+        page.goto(address)
+        yield page
 
 
 def keep(page: Page, name: str) -> None:

@@ -16,7 +16,7 @@ from pecia_workers.protocol.base import Engine
 from tests.shared.chat_server import Behaviour, ChatServerDouble, serving
 from tests.shared.engine_contract import *  # noqa: F403  the tests themselves
 from tests.shared.forking import LastingTemplate, fork_from
-from tests.shared.korean import NothingThereError, absent, korean_tessdata
+from tests.shared.korean import korean_tessdata
 from tests.shared.virtual_time import FixedLength
 
 pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
@@ -30,12 +30,9 @@ def rapidocr() -> Engine:
 
 def tesseract() -> Engine:
     pytest.importorskip("tesserocr", reason="pecia[korean] brings tesserocr")
-    try:
-        return create_engine(
-            WorkerSettings(engine="tesseract", tessdata=str(korean_tessdata()), engine_processes=1)
-        )
-    except NothingThereError as error:
-        absent(error)
+    return create_engine(
+        WorkerSettings(engine="tesseract", tessdata=str(korean_tessdata()), engine_processes=1)
+    )
 
 
 def simulated() -> Engine:

@@ -22,7 +22,7 @@ from pecia_workers.engines.registry import create_engine
 from pecia_workers.media.decoding import prepare
 from pecia_workers.media.samples import accuracy, sample_document
 from pecia_workers.protocol.base import EngineRequest, Generation
-from tests.shared.korean import NothingThereError, absent, korean_font
+from tests.shared.korean import korean_font
 from tests.shared.korean_pages import KoreanPage, korean_pages
 
 pytestmark = [pytest.mark.gate, pytest.mark.usefixtures("shared_template")]
@@ -34,10 +34,7 @@ pytest.importorskip("rapidocr", reason="pecia[local] brings the CPU engine")
 
 @pytest.fixture(scope="module")
 def pages() -> tuple[KoreanPage, ...]:
-    try:
-        return korean_pages(korean_font())
-    except NothingThereError as error:
-        absent(error)
+    return korean_pages(korean_font())
 
 
 def read(settings: WorkerSettings, *pages: NDArray[np.uint8], language: str | None) -> list[Generation]:

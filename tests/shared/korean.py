@@ -10,9 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.shared.npm_files import Download, NothingThereError, absent, fetched
-
-__all__ = ["NothingThereError", "absent", "korean_font", "korean_tessdata"]
+from tests.shared.npm_files import Download, NothingThereError, fetched
 
 _FONT: Final = Download(
     package="@fontsource/nanum-gothic@5.3.0",

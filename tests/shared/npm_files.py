@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from tests.shared.limits import WAIT_S
 
@@ -80,16 +80,6 @@ def _install(directory: Path) -> None:
         raise NothingThereError("npm does not answer") from None
     if ran.returncode:
         raise NothingThereError(f"npm has not what {directory.name}/package-lock.json names")
-
-
-def absent(error: NothingThereError) -> NoReturn:
-    """End a test that cannot run here: skipped on a laptop, failed in CI."""
-    import pytest  # noqa: PLC0415  `make` takes files, too, without the tests' libraries
-
-    sentence = f"{error}: this test needs npm and a registry that it can reach."
-    if os.environ.get("CI"):
-        pytest.fail(sentence)
-    pytest.skip(sentence)
 
 
 def tools() -> tuple[str, list[str]]:

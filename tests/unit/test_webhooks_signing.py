@@ -19,7 +19,7 @@ from pecia_schemas.states import new_id
 from pecia_workers.outgoing.webhooks import SignedNotice, sign
 from tests.shared.command import run_pecia
 from tests.shared.limits import WAIT_S
-from tests.shared.npm_files import NothingThereError, absent, installed, tools
+from tests.shared.npm_files import installed, tools
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 OTHER = "whsec_" + base64.b64encode(b"o" * 32).decode()
@@ -113,10 +113,7 @@ Verify = Callable[[SignedNotice, str], Any]
 
 
 def by_npm(name: str, request: SignedNotice, secret: str) -> Any:
-    try:
-        node, folder = tools()[0], installed(VERIFIERS)
-    except NothingThereError as error:
-        absent(error)
+    node, folder = tools()[0], installed(VERIFIERS)
     told = json.dumps({"secret": secret, "headers": dict(request.headers), "body": request.body.decode()})
     command = [node, "verify.cjs", name]
     ran = subprocess.run(
