@@ -44,6 +44,18 @@ def test_the_cells_of_drawn_tables_are_right(rules: str) -> None:
     assert np.mean(shares) >= 0.97, shares
 
 
+@pytest.mark.parametrize("rules", ["head", "none"])
+def test_without_rules_between_rows_several_cells_may_have_several_lines(rules: str) -> None:
+    notes = ("fasting\nvenous blood", "slightly raised\nafter a meal", "repeat in\na week")
+    rows = [(name, f"{row}2.5", notes[row % 3], notes[row % 2]) for row, name in enumerate(NAMES[:6], 1)]
+    cells, sheet = plain(("Analyte", "Result", "Note", "Comment"), *rows), Sheet()
+    draw(sheet, cells, rules, [220, 180, 240, 240])
+
+    [table] = sheet.tables()
+
+    assert right_cells(table, cells) == 1
+
+
 def test_spans_and_empty_cells_are_those_that_are_drawn() -> None:
     cells = plain(
         ("Parameter", "Morning", "", "Note"),

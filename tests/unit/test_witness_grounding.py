@@ -4,7 +4,18 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from pecia_schemas.blocks import Block, BlockKind, Box, Cell, Line, Source, Table, Word, plain_blocks
+from pecia_schemas.blocks import (
+    Block,
+    BlockKind,
+    Box,
+    Cell,
+    DoubtReason,
+    Line,
+    Source,
+    Table,
+    Word,
+    plain_blocks,
+)
 from pecia_schemas.results import Page, Verdict
 from pecia_workers.layout.lines import joined, words_of
 from pecia_workers.protocol.base import Piece
@@ -65,6 +76,12 @@ def test_however_unsure_a_witness_is_other_signs_stay_in_doubt(written: str, see
 )
 def test_a_letter_is_no_digit_but_in_known_units_and_names(written: str, seen: str, verdict: Verdict) -> None:
     assert judged(written, seen).verdict is verdict
+
+
+def test_a_negation_before_another_word_is_in_doubt() -> None:
+    page = judged("He has no fever, and a cough since Monday", "He has fever, and no a cough since Monday")
+    assert page.verdict is Verdict.REVIEW
+    assert [(doubt.reason, doubt.text) for doubt in page.doubts] == [(DoubtReason.MISPLACED, "no")]
 
 
 @pytest.mark.parametrize("seen", ["84-116", "84 -116", "84 - 116"])

@@ -1,7 +1,7 @@
 """Alignment of a page's written tokens with those of its witness, whatever the order of either.
 
-1. Equal lines, then the most similar lines, are matched; rare tokens have more weight. So are runs of five, then three
-   tokens that are unique on both sides, with all equal tokens around them.
+1. Equal lines, then the most similar lines, are matched; rare tokens have more weight. So are runs of three tokens that
+   are unique on both sides, with all equal tokens around them.
 2. Two lines, and the tokens between two runs, are aligned in order at the least cost: tokens that are equal except for
    spaces and easily confused characters, or similar readings of one place.
 3. Remaining tokens are searched near the rest of their line, and long words anywhere.
@@ -22,7 +22,8 @@ from typing import Final, TypeAlias
 from pecia_schemas.misread import at_least, distance
 from pecia_workers.witness.tokens import Comparison, Token
 
-_RUNS: Final = (5, 3)
+_RUN: Final = 3
+"""Tokens of a run."""
 _JOINED: Final = 4
 """Most tokens that may match a single one."""
 _JOIN: Final = 0.1
@@ -97,13 +98,12 @@ def align(written: Sequence[Token], seen: Sequence[Token], comparison: Compariso
     }
     _whole_lines(found)
     _like_lines(found, weights, comparison)
-    for length in _RUNS:
-        ours, theirs = _runs(written, found.to_seen, length), _runs(seen, found.to_written, length)
-        for start, other in [(start, theirs[keys]) for keys, start in ours.items() if keys in theirs]:
-            if not any(found.to_seen[start : start + length] + found.to_written[other : other + length]):
-                found.match_all(range(start, start + length), range(other, other + length))
-                _grow(found, start + length, other + length, 1)
-                _grow(found, start - 1, other - 1, -1)
+    ours, theirs = _runs(written, found.to_seen), _runs(seen, found.to_written)
+    for start, other in [(start, theirs[keys]) for keys, start in ours.items() if keys in theirs]:
+        if not any(found.to_seen[start : start + _RUN] + found.to_written[other : other + _RUN]):
+            found.match_all(range(start, start + _RUN), range(other, other + _RUN))
+            _grow(found, start + _RUN, other + _RUN, 1)
+            _grow(found, start - 1, other - 1, -1)
     for _ in range(_ROUNDS):
         _gaps(found, comparison)
         _let_go(found, weights)
@@ -190,14 +190,12 @@ def _like_lines(found: Alignment, weights: Mapping[str, float], comparison: Comp
             _window(found, ours[number], theirs[other], comparison)
 
 
-def _runs(
-    tokens: Sequence[Token], taken: Sequence[tuple[int, ...]], length: int
-) -> dict[tuple[str, ...], int]:
+def _runs(tokens: Sequence[Token], taken: Sequence[tuple[int, ...]]) -> dict[tuple[str, ...], int]:
     """Return the start of each run of unmatched tokens that occurs once."""
     starts: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-    for start in range(len(tokens) - length + 1):
-        if not any(taken[start : start + length]):
-            starts[tuple(token.key for token in tokens[start : start + length])].append(start)
+    for start in range(len(tokens) - _RUN + 1):
+        if not any(taken[start : start + _RUN]):
+            starts[tuple(token.key for token in tokens[start : start + _RUN])].append(start)
     return {keys: places[0] for keys, places in starts.items() if len(places) == 1}
 
 
