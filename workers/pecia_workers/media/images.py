@@ -4,10 +4,10 @@ import io
 import math
 import struct
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from typing import IO, Any, BinaryIO, Final, Self, cast
 
@@ -251,14 +251,7 @@ _LEAST_SEEN: Final = 6
 """Least contrast between ink and paper, in levels."""
 
 
-_BROKEN: Final[Mapping[MediaType, Callable[[bytes], bool]]] = {
-    MediaType.JPEG: is_jpeg_broken,
-    MediaType.JPEG2000: is_zeroed,
-    MediaType.HEIC: is_zeroed,
-    MediaType.AVIF: is_zeroed,
-    MediaType.WEBP: partial(is_zeroed, part=8),  # it has them where a page is white
-}
-"""What finds damage that the decoder of a format does not report."""
+_COMPRESSED: Final = {MediaType.JPEG2000, MediaType.HEIC, MediaType.AVIF, MediaType.WEBP}
 
 
 class ImagePages(PageSource):
@@ -306,7 +299,8 @@ class ImagePages(PageSource):
             self._limits.check_page(*self._image.size)
             (info,) = self.infos()
             pixels = resized(to_rgb(ImageOps.exif_transpose(self._image)), info.width, info.height)
-        if is_broken := _BROKEN.get(self._media):
+        if self._media is MediaType.JPEG or self._media in _COMPRESSED:
+            is_broken = is_jpeg_broken if self._media is MediaType.JPEG else is_zeroed
             self._file.seek(0)
             self.damage = ((0, 0, info.width, info.height),) if is_broken(self._file.read()) else ()
         return pixels
