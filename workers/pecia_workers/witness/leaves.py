@@ -181,7 +181,9 @@ class _Search:
         """Yield the place of the negation that denies a text, if there is one in its line."""
         seen = self._witness.seen
         for place in range(start - 1, max(-1, start - 1 - _REACH), -1):
-            is_near = seen[place].row == seen[start].row and seen[place].word[-1:].isalpha()
+            box, following = seen[place].box, seen[place + 1].box
+            is_near = seen[place].row == seen[start].row and following.left - box.right < box.bottom - box.top
+            is_near &= seen[place].word[-1:].isalpha()
             if not (isinstance(value, str) and is_near and seen[start].token.key.isalpha()):
                 return
             if _NEGATION.fullmatch(seen[place].token.key):
