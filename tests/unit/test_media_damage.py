@@ -490,7 +490,7 @@ def test_a_whole_fax_is_not_doubted_whichever_way_it_is_turned(
     assert not damage(load(turned))
 
 
-@pytest.mark.parametrize("lost", ["a strip that is not listed", "a strip without a place"])
+@pytest.mark.parametrize("lost", ["a strip that is not listed", "a strip without a place", "rows"])
 def test_a_tiff_that_lacks_strips_is_doubted(lost: str, load: Load) -> None:
     whole = encoded(printed(), "TIFF", tiffinfo={278: 30})
     assert not damage(load(whole))
@@ -502,6 +502,11 @@ def test_a_tiff_that_lacks_strips_is_doubted(lost: str, load: Load) -> None:
         listed = int.from_bytes(whole[whole.index(entry) + 8 :][:4], "little")
         broken = whole[: listed + 4] + bytes(4) + whole[listed + 8 :]
         assert whole[listed:].startswith(places)
+    elif lost == "rows":
+        whole = encoded(printed(), "TIFF", compression="tiff_lzw", tiffinfo={278: 30})
+        stated, fewer = (struct.pack("<HHIHH", 257, 3, 1, rows, 0) for rows in (HIGH, HIGH // 2))
+        broken = whole.replace(stated, fewer)
+        assert broken != whole
     else:
         broken = whole.replace(entry, struct.pack("<HHI", 273, 4, count - 1))
     assert is_marked(load(broken))

@@ -319,13 +319,14 @@ class ImagePages(PageSource):
 
 
 def _lacks_strips(image: TiffImageFile) -> bool:
-    """Return whether a frame lists fewer strips or tiles than its rows need, or empty ones."""
+    """Return whether a frame lists other numbers of strips or tiles than its rows need, or empty ones."""
     tags = image.tag_v2
     across = math.ceil(tags[_WIDTH] / tags[_TILE_WIDTH]) if _TILES in tags else 1
     rows = tags.get(_TILE_HEIGHT if _TILES in tags else _ROWS_A_STRIP) or tags[_HEIGHT]
     planes = len(image.getbands()) if tags.get(_PLANES) == _APART else 1
     starts = tags.get(_TILES) or tags.get(_STRIPS) or ()
-    return len(starts) < across * math.ceil(tags[_HEIGHT] / rows) * planes or 0 in starts
+    needed = across * math.ceil(tags[_HEIGHT] / rows) * planes
+    return len(starts) < needed or 0 in starts or (planes == 1 and len(starts) > needed)
 
 
 _STORED: Final = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}
