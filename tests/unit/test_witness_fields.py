@@ -1,5 +1,6 @@
 """Where a page's fields stand, and how those of many pages become one object."""
 
+import re
 from typing import Any
 
 import pytest
@@ -38,13 +39,14 @@ LINES = (
 def heard(lines: tuple[str, ...] = LINES, source: Source = Source.LAYER) -> WitnessText:
     placed = []
     for number, text in enumerate(lines):
-        top, left, words = 40 * number, 0, []
-        for word in text.split():
-            words.append(
-                Word(text=word, box=Box(left=left, top=top, right=left + 10 * len(word), bottom=top + 20))
+        top = 40 * number
+        words = [
+            Word(
+                text=word[0], box=Box(left=10 * word.start(), top=top, right=10 * word.end(), bottom=top + 20)
             )
-            left += 10 * len(word) + 10
-        whole = Box(left=0, top=top, right=left, bottom=top + 20)
+            for word in re.finditer(r"\S+", text)
+        ]
+        whole = Box(left=0, top=top, right=10 * len(text) + 10, bottom=top + 20)
         placed.append(Line(text=text, box=whole, words=tuple(words)))
     return WitnessText(
         [Block(kind=BlockKind.TEXT, text="\n".join(lines), lines=tuple(placed), source=source)], source
@@ -145,6 +147,7 @@ def test_values_beside_or_after_their_own_name_are_not_doubted() -> None:
         ("Patient denies chest pain", "chest pain", "denies chest pain"),
         ("Keine Allergie gegen Penicillin", "Keine Allergie", None),
         ("No fever, penicillin allergy", "penicillin allergy", None),
+        ("Not applicable          penicillin", "penicillin", None),
         ("No. 4711", "4711", None),
     ],
 )
@@ -159,9 +162,7 @@ def test_a_text_that_the_page_denies_is_doubted(line: str, value: str, other: st
         (("12.03.2024",), "2024-12-03", False),
         (("12. 03. 2024",), "2024-12-03", False),
         (("12/03/2024",), "2024-12-03", True),
-        (("12/03/2024", "25/03/2024"), "2024-12-03", False),
-        (("12/03/2024", "25/03/2024"), "2024-03-12", True),
-        (("12/03/2024", "03/25/2024"), "2024-03-12", False),
+        (("12/03/2024.",), "2024-03-12", True),
     ],
 )
 def test_a_date_is_read_in_the_order_of_the_page(lines: tuple[str, ...], value: str, agrees: bool) -> None:

@@ -33,13 +33,12 @@ _FLUSHED: Final = b"\0\0\xff\xff"
 """End of a deflated stream that was flushed instead of finished."""
 _MOST_ZEROS: Final = 1024
 _ADLER: Final = 4
-_SIZED: Final = 24
-"""Bytes of a JPEG 2000 header up to its size."""
 _ENOUGH: Final = 0.99
 """Share of its bytes from which a picture counts as complete: some programs leave out a row."""
 _TOLERANCE, _SLACK, _UNALIGNED = 0.03, 16, 1
 """Greatest difference of the length of a Group 4 stream from that of its pixels encoded again: as a share, in bytes,
 and in bytes for one without an end mark."""
+_UNKNOWN: Final = 0xFFFFFFFF  # length or height in JBIG2
 _EOL_BITS: Final = 12
 _EOFB: Final = 0x001001
 _EOFB_BITS, _TAIL = 24, 8
@@ -50,10 +49,7 @@ _NOISE, _IMPOSSIBLE = 0.5, 2.0
 
 
 def is_deflate_cut(content: bytes, least: int | None = None, most: int = _MOST_INFLATED) -> bool:
-    """Return whether a Flate stream is truncated or corrupt, unless it inflates to `least` bytes anyway.
-
-    Or whether it has content, not only padding, after `most` bytes.
-    """
+    """Return whether a Flate stream is corrupt or cut, without `least` bytes before, or has content after `most`."""
     total, check, is_ended, rest = 0, 1, False, b""
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     pending = content[2:]
@@ -62,7 +58,7 @@ def is_deflate_cut(content: bytes, least: int | None = None, most: int = _MOST_I
             part = inflate.decompress(pending, _CHUNK)
             if not part and not inflate.unconsumed_tail and not inflate.eof:
                 break
-            if has_content(part[max(0, most - total) :]):
+            if len(set(part[max(0, most - total) :])) > 1:  # more than padding
                 return True
             total, check, pending = total + len(part), zlib.adler32(part, check), inflate.unconsumed_tail
         is_ended, rest = inflate.eof or total > _MOST_INFLATED, inflate.unused_data[:_ADLER]
@@ -76,17 +72,10 @@ def is_deflate_cut(content: bytes, least: int | None = None, most: int = _MOST_I
     return not content.rstrip(b"\r\n").endswith(_FLUSHED)
 
 
-def has_content(surplus: bytes) -> bool:
-    """Return whether bytes after a picture's stated end are more than padding."""
-    return len(set(surplus)) > 1
-
-
 def jpeg_2000_area(content: bytes) -> int:
     """Return the pixels that a JPEG 2000 picture has by its own header (ITU-T T.800, A.5.1)."""
-    start = content.find(b"\xff\x4f\xff\x51")
-    if not 0 <= start <= len(content) - _SIZED:
-        return 0
-    right, bottom, left, top = struct.unpack_from(">4I", content, start + 8)
+    size = re.search(rb"\xff\x4f\xff\x51.{4}(.{16})", content, re.DOTALL)
+    right, bottom, left, top = struct.unpack(">4I", size[1] if size else bytes(16))
     return int((right - left) * (bottom - top))
 
 
@@ -95,9 +84,7 @@ def is_jpeg_broken(content: bytes) -> bool:
 
     A wrong byte shifts the codes after it, so that usually some are missing at the end, or left over.
     """
-    if content.startswith(_JPEG_START) and _are_codes_wrong(content):
-        return True
-    if not content.startswith(_JPEG_START) and is_zeroed(content):
+    if (_are_codes_wrong if content.startswith(_JPEG_START) else is_zeroed)(content):
         return True
     if content.rstrip(_PADDING).endswith(_JPEG_END):
         return False
@@ -110,9 +97,9 @@ def is_jpeg_broken(content: bytes) -> bool:
     return any((other != pixels[0]).any() for other in pixels[1:])
 
 
-def is_zeroed(content: bytes, part: int = 50) -> bool:
-    """Return whether zeros took the place of the `part`th part of a compressed picture, which may have a few."""
-    return bytes(max(_MOST_ZEROS, len(content) // part)) in content
+def is_zeroed(content: bytes) -> bool:
+    """Return whether zeros took the place of a part of a compressed picture; WebP has some where a page is white."""
+    return bytes(max(_MOST_ZEROS, len(content) // 8)) in content
 
 
 def _are_codes_wrong(content: bytes) -> bool:
@@ -133,10 +120,6 @@ def _are_codes_wrong(content: bytes) -> bool:
 def _decoded(content: bytes) -> NDArray[np.uint8]:
     with Image.open(io.BytesIO(content), formats=["JPEG", "JPEG2000"]) as image:
         return np.asarray(image)
-
-
-_UNKNOWN: Final = 0xFFFFFFFF
-"""Length of a JBIG2 segment, or height of a page, that is not known."""
 
 
 def is_jbig2_broken(content: bytes, pixels: NDArray[np.bool_]) -> bool:

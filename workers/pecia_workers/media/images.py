@@ -4,10 +4,10 @@ import io
 import math
 import struct
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from typing import IO, Any, BinaryIO, Final, Self, cast
 
@@ -251,14 +251,7 @@ _LEAST_SEEN: Final = 6
 """Least contrast between ink and paper, in levels."""
 
 
-_BROKEN: Final[Mapping[MediaType, Callable[[bytes], bool]]] = {
-    MediaType.JPEG: is_jpeg_broken,
-    MediaType.JPEG2000: is_zeroed,
-    MediaType.HEIC: is_zeroed,
-    MediaType.AVIF: is_zeroed,
-    MediaType.WEBP: partial(is_zeroed, part=8),  # it has them where a page is white
-}
-"""What finds damage that the decoder of a format does not report."""
+_COMPRESSED: Final = {MediaType.JPEG2000, MediaType.HEIC, MediaType.AVIF, MediaType.WEBP}
 
 
 class ImagePages(PageSource):
@@ -306,7 +299,8 @@ class ImagePages(PageSource):
             self._limits.check_page(*self._image.size)
             (info,) = self.infos()
             pixels = resized(to_rgb(ImageOps.exif_transpose(self._image)), info.width, info.height)
-        if is_broken := _BROKEN.get(self._media):
+        if self._media is MediaType.JPEG or self._media in _COMPRESSED:
+            is_broken = is_jpeg_broken if self._media is MediaType.JPEG else is_zeroed
             self._file.seek(0)
             self.damage = ((0, 0, info.width, info.height),) if is_broken(self._file.read()) else ()
         return pixels
@@ -325,13 +319,14 @@ class ImagePages(PageSource):
 
 
 def _lacks_strips(image: TiffImageFile) -> bool:
-    """Return whether a frame lists fewer strips or tiles than its rows need, or empty ones."""
+    """Return whether a frame lists other numbers of strips or tiles than its rows need, or empty ones."""
     tags = image.tag_v2
     across = math.ceil(tags[_WIDTH] / tags[_TILE_WIDTH]) if _TILES in tags else 1
     rows = tags.get(_TILE_HEIGHT if _TILES in tags else _ROWS_A_STRIP) or tags[_HEIGHT]
     planes = len(image.getbands()) if tags.get(_PLANES) == _APART else 1
     starts = tags.get(_TILES) or tags.get(_STRIPS) or ()
-    return len(starts) < across * math.ceil(tags[_HEIGHT] / rows) * planes or 0 in starts
+    needed = across * math.ceil(tags[_HEIGHT] / rows) * planes
+    return len(starts) < needed or 0 in starts or (planes == 1 and len(starts) > needed)
 
 
 _STORED: Final = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}

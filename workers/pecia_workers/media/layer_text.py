@@ -20,6 +20,7 @@ _SAMPLE: Final = 500
 """Characters that show how a page's text is turned."""
 _NO_GLYPH: Final = 0.01
 """Height of its box, relative to the font's size, below which a character has no glyph, as its font is missing."""
+_SIGNS: Final = ".,:-+/%<>"
 _LEAST_DRAWN: Final = 0.1
 """Least side, in points, of a glyph that is not empty."""
 _HIGH: Final = ("\ud800", "\udbff")
@@ -121,7 +122,7 @@ class CharacterReader:
             order=order,
             invisible=invisible,
             has_glyph=has_glyph,
-            is_embedded=is_embedded,
+            is_lost=is_embedded and not (has_glyph or invisible) and (read.isalnum() or read in _SIGNS),
             unmapped=(
                 (has_glyph and not text)
                 or (read not in _READ_AS and (read == _UNKNOWN or kind in _NO_CHARACTER))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, Self, TypeAlias
 
 _Content: TypeAlias = bytes | mmap
 
-_MARK: Final = re.compile(rb"/(?:Kids|UserUnit|Catalog|ObjStm|Contents|OC|OFF)(?![A-Za-z0-9])")
+_MARK: Final = re.compile(rb"/(?:Kids|UserUnit|Catalog|ObjStm|Contents|OFF)(?![A-Za-z0-9])")
 _OBJECT: Final = re.compile(rb"(\d+)\s+\d+\s+obj\b")
 _END: Final = re.compile(rb"\bendobj|\bstream\r?\n")
 _REFERENCE: Final = re.compile(rb"(\d+)\s+\d+\s+R\b")
@@ -28,9 +28,7 @@ _ROOT: Final = re.compile(rb"/Pages\s+(\d+)\s+\d+\s+R\b")
 _UNIT: Final = re.compile(rb"/UserUnit\s+(\d*\.?\d+)")
 _PORTFOLIO: Final = re.compile(rb"/Collection(?![A-Za-z0-9])(?!.*/View\s*/H\b)", re.DOTALL)
 _CONTENTS: Final = re.compile(rb"/Contents\s*(?:\[\s*)?\d+\s+\d+\s+R\b")
-_OFF: Final = re.compile(rb"/OFF\s*\[([^\]]*)\]")
-_LAYER: Final = re.compile(rb"/OC\s+(\d+)\s+\d+\s+R\b")
-_RECT: Final = re.compile(rb"/Rect\s*\[([-+.\d\s]*)\]")
+_OFF: Final = re.compile(rb"/OFF\s*\[\s*\d|/BaseState\s*/OFF")
 _FIRST: Final = re.compile(rb"/First\s+(\d+)")
 _BEFORE: Final = 4_096
 _LONGEST: Final = 2**22
@@ -53,8 +51,8 @@ class PageTree:
     """Whether objects follow the last end marker: an update lost its end, and the pages are those before it."""
     counts: tuple[tuple[int, int], ...] | None = None
     """First and last byte of each /Count of the tree; None if one is in an object stream."""
-    hidden: frozenset[tuple[float, ...]] = frozenset()
-    """Places of annotations of layers that are off: left, bottom, right and top, to a tenth of a unit."""
+    hides_layers: bool = False
+    """Whether layers are off at first (PDF 32000-1, 8.11.4.3)."""
 
     @classmethod
     def of(cls, content: BinaryIO | bytes) -> Self:
@@ -101,7 +99,7 @@ class PageTree:
             is_portfolio=any(_PORTFOLIO.search(body) for body in catalogues[-1:]),
             is_cut=(end := content.rfind(b"%%EOF")) >= 0 and bool(_OBJECT.search(content, end)),
             counts=tuple(count for count in counts if count) if all(counts) else None,
-            hidden=frozenset(_hidden([body for _, body in bodies.values()])),
+            hides_layers=any(_OFF.search(body) for _, body in bodies.values()),
         )
 
     def unit(self, index: int, pages: int) -> float:
@@ -118,27 +116,6 @@ class PageTree:
         for first, end in self.counts or ():
             changed[first:end] = b"0" * (end - first)
         return bytes(changed)
-
-
-def _hidden(bodies: Sequence[bytes]) -> Iterator[tuple[float, ...]]:
-    """Yield the places of annotations whose layer is off at first (PDF 32000-1, 8.11.4.3)."""
-    off = {ref for body in bodies for listed in _OFF.findall(body) for ref in _REFERENCE.findall(listed)}
-    for own in (own for body in bodies if off for own in _dictionaries(body)):
-        layer, place = _LAYER.search(own), _RECT.search(own)
-        if layer and place and layer[1] in off:
-            yield tuple(round(float(side), 1) for side in place[1].split())
-
-
-def _dictionaries(body: bytes) -> Iterator[bytes]:
-    """Yield each dictionary of an object, without those within it."""
-    opened: list[list[bytes]] = [[]]
-    for part in re.split(rb"(<<|>>)", body):
-        if part == b"<<":
-            opened.append([])
-        elif part == b">>" and len(opened) > 1:
-            yield b" ".join(opened.pop())
-        else:
-            opened[-1].append(part)
 
 
 def _objects(content: _Content) -> Iterator[tuple[int, int, bytes]]:

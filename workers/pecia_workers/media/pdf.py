@@ -105,7 +105,6 @@ class PdfPages(PageSource):
             self._document, self._rendered = fresh, 0
         self._rendered += 1
         with _translated_errors(), closing(self._document[index]) as page:
-            self._hide_layers(page)
             width, height = page.get_size()
             scale: Any = self._scale(index, page)  # typed as int there
             with closing(
@@ -123,20 +122,6 @@ class PdfPages(PageSource):
             lost += self._cut_places(pictures, index, pixels)
             self.damage = tuple(place for place in lost if area_within(place, *pixels.shape[1::-1]) >= 1)
             return pixels
-
-    def _hide_layers(self, page: pypdfium2.PdfPage) -> None:
-        """Hide annotations of layers that are off, which pdfium draws."""
-        place = raw.FS_RECTF()
-        for number in range(raw.FPDFPage_GetAnnotCount(page) if self._tree.hidden else 0):
-            note = raw.FPDFPage_GetAnnot(page, number)
-            raw.FPDFAnnot_GetRect(note, place)
-            sides = (place.left, place.bottom, place.right, place.top)
-            if (
-                raw.FPDFAnnot_HasKey(note, b"OC")
-                and tuple(round(side, 1) for side in sides) in self._tree.hidden
-            ):
-                raw.FPDFAnnot_SetFlags(note, raw.FPDF_ANNOT_FLAG_HIDDEN)
-            raw.FPDFPage_CloseAnnot(note)
 
     def _cut_places(
         self, pictures: Sequence[Picture], index: int, pixels: NDArray[np.uint8]
@@ -213,18 +198,18 @@ class PdfPages(PageSource):
     def _values(self, note: Any) -> Iterator[tuple[raw.FS_RECTF, str | None]]:
         """Yield the place and the text that a visible note or filled text field should show.
 
-        Not if a script or a barcode displays it. The text is None for a box that is not ticked as its field says.
+        Not if a script or a barcode displays it. The text is None for a box that is not ticked as its field says, and
+        for a note that may be of a hidden layer, which pdfium draws.
         """
         form, place = self._document.formenv, raw.FS_RECTF()
         is_hidden = raw.FPDFAnnot_GetFlags(note) & (raw.FPDF_ANNOT_FLAG_HIDDEN | raw.FPDF_ANNOT_FLAG_NOVIEW)
         if is_hidden or not raw.FPDFAnnot_GetRect(note, place):
             return
-        if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_FREETEXT:
-            if not _string(note, b"Contents"):
-                yield place, html.unescape(re.sub(r"<[^>]*>", "", _string(note, b"RC")))
-            return
+        if raw.FPDFAnnot_GetSubtype(note) == raw.FPDF_ANNOT_FREETEXT and not _string(note, b"Contents"):
+            yield place, html.unescape(re.sub(r"<[^>]*>", "", _string(note, b"RC")))
         state, value = _string(note, b"AS"), _string(note, b"V")
-        if state and value and state != value:
+        is_off = self._tree.hides_layers and raw.FPDFAnnot_HasKey(note, b"OC")
+        if is_off or (state and value and state != value):
             yield place, None
         script = raw.FPDFAnnot_GetFormAdditionalActionJavaScript
         if (

@@ -15,7 +15,6 @@ from pypdfium2 import raw
 
 from pecia_workers.media.damage import (
     SavedPage,
-    has_content,
     has_line_ends,
     has_lost_rows,
     is_deflate_cut,
@@ -36,20 +35,12 @@ _FINE: Final = 16
 """Resolution in parts of a pixel, since pdfium rounds points to full pixels."""
 _DEPTH, _MOST_OBJECTS = 8, 100_000
 """Depth of forms within forms, and number of objects examined on a page."""
-_COMPONENTS: Final = {
-    **dict.fromkeys(
-        (raw.FPDF_COLORSPACE_DEVICERGB, raw.FPDF_COLORSPACE_CALRGB, raw.FPDF_COLORSPACE_LAB), (3, 3)
-    ),
-    raw.FPDF_COLORSPACE_DEVICECMYK: (4, 4),
-    raw.FPDF_COLORSPACE_ICCBASED: (3, 4),
-    raw.FPDF_COLORSPACE_DEVICEN: (1, 32),
-}
-"""Fewest and most components of a pixel, where it has more than one."""
-_ANY_NUMBER: Final = (raw.FPDF_COLORSPACE_ICCBASED, raw.FPDF_COLORSPACE_DEVICEN)
+_RGB: Final = (raw.FPDF_COLORSPACE_DEVICERGB, raw.FPDF_COLORSPACE_CALRGB, raw.FPDF_COLORSPACE_LAB)
+_COMPONENTS: Final = dict.fromkeys(_RGB, 3) | {raw.FPDF_COLORSPACE_DEVICECMYK: 4}
+_VARYING: Final = {raw.FPDF_COLORSPACE_ICCBASED: (3, 4), raw.FPDF_COLORSPACE_DEVICEN: (1, 32)}
 _BYTE: Final = 8
 _PADDED, _SLACK = 1.02, 1024
 """Length up to which the data of a picture is padded: relative to its pixels, and bytes."""
-_SIGNS: Final = ".,:-+/%<>"
 _PAPER: Final = 200
 """Grey from which paper is light."""
 
@@ -170,7 +161,7 @@ class Picture:
             return is_deflate_cut(self._content(), least, most)
         if last in ("LZWDecode", "LZW", "RunLengthDecode", "RL", "FlateDecode", "Fl", ""):
             content = self._content(decoded=True)
-            return len(content) < least or has_content(content[most:])
+            return len(content) < least or len(set(content[most:])) > 1  # more than padding
         if last in ("CCITTFaxDecode", "JBIG2Decode"):
             content = self._content(decoded=bool(outer))
             return self._is_bilevel_cut(content, saved, is_fax=last == "CCITTFaxDecode")
@@ -179,9 +170,10 @@ class Picture:
     def _bounds(self, saved: SavedPage) -> tuple[int, int]:
         """Return the fewest and the most bytes of its pixels, with the marks of predictors and some padding."""
         bits = 1 if self.bits == 1 else saved.component_bits(self.width, self.height)
-        fewest, most = _COMPONENTS.get(self.space, (1, 1))
-        if self.space in _ANY_NUMBER:
-            fewest, most = (1, 1) if self.bits <= _BYTE else (fewest if bits <= _BYTE else 1, most)
+        fewest = most = _COMPONENTS.get(self.space, 1)
+        if self.bits > _BYTE and self.space in _VARYING:
+            fewest, most = _VARYING[self.space]
+            fewest = fewest if bits <= _BYTE else 1
         rows = [self.height * -(-self.width * components * bits // 8) for components in (fewest, most)]
         return rows[0], round(_PADDED * rows[1]) + self.height + _SLACK
 
@@ -240,8 +232,8 @@ class Character(NamedTuple):
     invisible: bool
     has_glyph: bool
     """Whether its font has a glyph for it."""
-    is_embedded: bool
-    """Whether its font is in the file."""
+    is_lost: bool
+    """Whether no viewer shows it: its font is in the file, without a glyph for it, or with an empty one."""
     unmapped: bool
     """Whether its code is not mapped to a character."""
 
@@ -249,12 +241,6 @@ class Character(NamedTuple):
     def is_turned(self) -> bool:
         """Whether it is turned."""
         return abs(self.angle) > SLANT
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether a viewer does not show it, as the file's own font has no glyph for it, or an empty one."""
-        is_sign = self.code.isalnum() or self.code in _SIGNS
-        return is_sign and self.is_embedded and not (self.has_glyph or self.invisible)
 
     @property
     def is_mark(self) -> bool:

@@ -167,8 +167,8 @@ def text_layer(
     has_lost = is_print and any(one.is_lost for one in kept if one)
     naming = Naming() if distrust else judge_naming(kept, grey)
     if distrust or naming.is_wrong:
-        reason = distrust or Distrust.MISNAMED
-        return TextLayer(characters=kept, turn=turn, distrust=reason, has_lost_signs=has_lost)
+        distrust = distrust or Distrust.MISNAMED
+        return TextLayer(characters=kept, turn=turn, distrust=distrust, has_lost_signs=has_lost)
     unsure = [rectangle_around(filter(None, kept[word.start : word.stop])) for word in naming.unsure]
     left_out = frozenset(chain(*naming.unsure))
     known = tuple(None if place in left_out else one for place, one in enumerate(kept))

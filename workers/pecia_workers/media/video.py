@@ -229,11 +229,8 @@ class _Video:
             back = 2 * back or _STEP_BACK_S
 
     def _decoded(self, packets: Iterable[Packet[VideoStream]]) -> Iterator[tuple[float, float, VideoFrame]]:
-        """Yield frames with their time and end, without broken ones: each is shown until the next one.
-
-        Sets `damaged` also where packets in a row give no frames, as after a lost key frame.
-        """
-        last, last_shown = None, 0.0
+        """Yield frames with their time and end, which is the next one's time, without broken ones."""
+        last: tuple[float, float, VideoFrame] | None = None
         waiting: set[int] = set()
         for packet in packets:
             waiting |= {packet.pts} if packet.pts is not None else set()
@@ -253,11 +250,11 @@ class _Video:
                 waiting -= passed
                 if last is not None:
                     self.damaged |= frame.is_corrupt or len(passed) > _MOST_MISSING
-                    yield last[0], at if at > last[0] else last[0] + last_shown, last[1]
+                    yield last[0], at if at > last[0] else last[1], last[2]
                 shown = float((frame.duration or 0) * self._unit)
-                last, last_shown = (at, frame), shown or 1 / self.rate
+                last = at, at + (shown or 1 / self.rate), frame
         if last is not None:
-            yield last[0], last[0] + last_shown, last[1]
+            yield last
 
     def _packets_from(self, seconds: float) -> Iterator[Packet[VideoStream]]:
         try:

@@ -23,14 +23,10 @@ _MONTHS: Final = {
     )
     for name in names.split()
 }
-_SLASHED: Final = re.compile(r"(\d{1,2})/(\d{1,2})/(?:\d{4}|\d\d)")
-_MONTHS_A_YEAR: Final = 12
 _NEGATION: Final = re.compile(
-    r"no|not|non|nor|none|never|neither|without|den(?:y|ies|ied|ying)|kein\w*|nicht|ohne|pas|sans|sin",
-    re.IGNORECASE,
+    r"no|not|non|nor|none|never|neither|without|den(?:y|ies|ied|ying)|kein\w*|nicht|ohne|pas|sans|sin"
 )
-_REACH: Final = 3
-"""Most words from a negation to a word that it denies."""
+_REACH: Final = 3  # words from a negation to one that it denies
 _ISO_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:T00:00(?::00)?Z?)?")
 _LONGEST_DATE: Final = 5
 """Tokens of a date, as in `12 th of March 2024`."""
@@ -94,12 +90,6 @@ class _Search:
         self._starts: defaultdict[str, list[int]] = defaultdict(list)
         for number, token in enumerate(self._seen):
             self._starts[token.key].append(number)
-        dates = [
-            tuple(map(int, date.groups())) for one in self._seen if (date := _SLASHED.fullmatch(one.key))
-        ]
-        self._has_day_first, self._has_month_first = (
-            any(date[place] > _MONTHS_A_YEAR for date in dates) for place in range(2)
-        )
 
     def ground(self, fields: Mapping[str, Any]) -> Iterator[Grounding]:
         leaves = list(_leaves(fields, "", ""))
@@ -119,9 +109,28 @@ class _Search:
                     away.append((spot.tokens.start in taken, least))
                 chosen[leaf.path] = spots[leaf.path][away.index(min(away))]
                 taken.add(chosen[leaf.path].tokens.start)
-        strays = dict(_strays(leaves, spots, chosen))
+        strays = dict(self._strays(leaves, spots, chosen))
         for leaf in leaves:
             yield self._grounding(leaf, strays.get(leaf.path) or chosen.get(leaf.path))
+
+    def _strays(
+        self, leaves: Sequence[_Leaf], spots: Mapping[str, Sequence[_Spot]], chosen: Mapping[str, _Spot]
+    ) -> Iterator[tuple[str, _Spot]]:
+        """Yield values of items that are only in rows of other items' names, with the place from such a name on."""
+        rows = {path: {self._witness.seen[one.tokens[0]].row for one in some} for path, some in spots.items()}
+        names: dict[str, str] = {}
+        for leaf in leaves:
+            if leaf.group[-1:].isdigit() and str(leaf.value)[:1].isalpha() and leaf.path in chosen:
+                names.setdefault(leaf.group, leaf.path)
+        for leaf in leaves:
+            own, spot = names.get(leaf.group, leaf.path), chosen.get(leaf.path)
+            is_value = any(map(str.isdigit, str(leaf.value)))
+            if own == leaf.path or not (is_value and spot) or rows[own] & rows[leaf.path]:
+                continue
+            row = self._witness.seen[spot.tokens[0]].row
+            starts = [chosen[name].tokens[0] for name in names.values() if row in rows[name]]
+            if before := [start for start in starts if start < spot.tokens[0]]:
+                yield leaf.path, _Spot(range(max(before), spot.tokens.stop), spot.box, Standing.DIFFERS)
 
     def _grounding(self, leaf: _Leaf, spot: _Spot | None) -> Grounding:
         known: dict[str, Any] = {"path": leaf.path, "value": leaf.value, "pages": (self._page,)}
@@ -172,7 +181,9 @@ class _Search:
         """Yield the place of the negation that denies a text, if there is one in its line."""
         seen = self._witness.seen
         for place in range(start - 1, max(-1, start - 1 - _REACH), -1):
-            is_near = seen[place].row == seen[start].row and seen[place].word[-1:].isalpha()
+            box, following = seen[place].box, seen[place + 1].box
+            is_near = seen[place].row == seen[start].row and following.left - box.right < box.bottom - box.top
+            is_near &= seen[place].word[-1:].isalpha()
             if not (isinstance(value, str) and is_near and seen[start].token.key.isalpha()):
                 return
             if _NEGATION.fullmatch(seen[place].token.key):
@@ -213,10 +224,8 @@ class _Search:
             return
         years = (year, year % 100)
         with_name = {(day, one) for one in years}  # its numbers, if its month is a word
-        slashed = {(year, month, day)}
-        slashed |= {(day, month, one) for one in years if not self._has_month_first}
-        slashed |= {(month, day, one) for one in years if not self._has_day_first}
         dotted = {(year, month, day), *((day, month, one) for one in years)}
+        others = dotted | {(month, day, one) for one in years}
         for start, token in enumerate(self._seen):
             if not token.is_number and token.key[:3] not in _MONTHS:
                 continue
@@ -225,50 +234,10 @@ class _Search:
                 numbers = tuple(int(part) for one in window for part in re.findall(r"\d+", one.key))
                 months = [_MONTHS[one.key[:3]] for one in window if one.key[:3] in _MONTHS]
                 written = "".join(one.word for one in self._witness.seen[start:end])
-                plain = dotted if "." in written.rstrip(".") else slashed
+                plain = dotted if "." in written.rstrip(".") else others
                 if numbers in with_name if months == [month] else not months and numbers in plain:
                     yield range(start, end)
                     break
-
-
-def _strays(
-    leaves: Sequence[_Leaf], spots: Mapping[str, Sequence[_Spot]], chosen: Mapping[str, _Spot]
-) -> Iterator[tuple[str, _Spot]]:
-    """Yield values of list items that stand only beside the name of another item, with the place from that name on.
-
-    A value that follows its own name, before any other, may be in the next line.
-    """
-    lists: defaultdict[str, dict[str, _Leaf]] = defaultdict(dict)
-    for leaf in leaves:
-        path, _, number = leaf.group.rpartition("/")
-        if (
-            number.isdigit()
-            and isinstance(leaf.value, str)
-            and leaf.path in chosen
-            and leaf.value[:1].isalpha()
-        ):
-            lists[path].setdefault(leaf.group, leaf)
-    for leaf in leaves:
-        names = lists.get(leaf.group.rpartition("/")[0], {})
-        own, spot = names.get(leaf.group), chosen.get(leaf.path)
-        if own is None or own is leaf or spot is None or not any(map(str.isdigit, str(leaf.value))):
-            continue
-        if any(_are_level(one, other) for one in spots[own.path] for other in spots[leaf.path]):
-            continue
-        places = [chosen[name.path] for name in names.values()]
-        before = max((one.tokens.start for one in places if one.tokens.start < spot.tokens.start), default=-1)
-        beside = [one for one in places if _are_level(one, spot)]
-        if beside and before != chosen[own.path].tokens.start:
-            start, stop = sorted((beside[0].tokens, spot.tokens), key=lambda tokens: tokens.start)
-            yield leaf.path, _Spot(range(start.start, stop.stop), spot.box, Standing.DIFFERS)
-
-
-def _are_level(spot: _Spot, other: _Spot) -> bool:
-    """Return whether two places are in one row."""
-    one, two = spot.box, other.box
-    return 2 * (min(one.bottom, two.bottom) - max(one.top, two.top)) > min(
-        one.bottom - one.top, two.bottom - two.top
-    )
 
 
 def _leaves(value: Any, path: str, group: str) -> Iterator[_Leaf]:
