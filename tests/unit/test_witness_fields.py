@@ -147,6 +147,8 @@ def test_values_beside_or_after_their_own_name_are_not_doubted() -> None:
         ("Patient denies chest pain", "chest pain", "denies chest pain"),
         ("Keine Allergie gegen Penicillin", "Keine Allergie", None),
         ("No fever, penicillin allergy", "penicillin allergy", None),
+        ("PAS positive material", "positive material", None),
+        ("Pas de fièvre", "fièvre", "Pas de fièvre"),
         ("Not applicable          penicillin", "penicillin", None),
         ("No. 4711", "4711", None),
     ],

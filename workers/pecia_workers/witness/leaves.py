@@ -24,8 +24,9 @@ _MONTHS: Final = {
     for name in names.split()
 }
 _NEGATION: Final = re.compile(
-    r"no|not|non|nor|none|never|neither|without|den(?:y|ies|ied|ying)|kein\w*|nicht|ohne|pas|sans|sin"
+    r"(?i:no|not|non|nor|none|never|neither|without|den(?:y|ies|ied|ying)|kein\w*|nicht|ohne|sans)|[Pp]as|[Ss]in"
 )
+"""Words that deny those behind them; `PAS` is a stain."""
 _REACH: Final = 3  # words from a negation to one that it denies
 _ISO_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:T00:00(?::00)?Z?)?")
 _LONGEST_DATE: Final = 5
@@ -186,7 +187,7 @@ class _Search:
             is_near &= seen[place].word[-1:].isalpha()
             if not (isinstance(value, str) and is_near and seen[start].token.key.isalpha()):
                 return
-            if _NEGATION.fullmatch(seen[place].token.key):
+            if _NEGATION.fullmatch(seen[place].word.lstrip("([")):
                 yield place
                 return
 
