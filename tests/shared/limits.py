@@ -1,11 +1,9 @@
-"""How long a test waits, and how it does on a loop and in a thread."""
+"""How long a test waits, and how it does on a loop and in a thread. Imports no pytest: the Makefile reads it too."""
 
 import asyncio
 import time
 from collections.abc import Callable
 from typing import Literal, TypeVar
-
-import pytest
 
 R = TypeVar("R")
 
@@ -29,6 +27,8 @@ def eventually(
     while not (outcome := predicate()):
         if time.monotonic() > deadline:
             subject = what or f"`{getattr(predicate, '__qualname__', predicate)}`"
-            pytest.fail(f"{subject} did not come true within {WAIT_S:g} s; it was {outcome!r} at last.")
+            raise AssertionError(
+                f"{subject} did not come true within {WAIT_S:g} s; it was {outcome!r} at last."
+            )
         time.sleep(interval)
     return outcome
