@@ -9,12 +9,14 @@ from PIL import Image, ImageDraw, ImageFont
 from pecia_workers.layout.characters import (
     Character,
     Raised,
+    agreed,
     as_raised,
     place_of,
     raised_signs,
     sureness_of,
     text_of_characters,
     with_lost_spaces,
+    words_and_spaces,
 )
 
 
@@ -38,6 +40,33 @@ def test_a_word_is_as_sure_as_its_weakest_letter_or_digit_or_sign_between_them()
 def test_punctuation_at_the_ends_of_a_word_says_nothing_of_its_sureness_nor_does_a_space(around: str) -> None:
     assert sureness_of([Character(one, 0.0, 0.9 if one.isalpha() else 0.1) for one in around]) == 0.9
     assert sureness_of([Character(" ", -1.0, 0.3)]) == 1.0
+
+
+@pytest.mark.parametrize("again", ["fee", "fee!"])
+def test_of_two_readings_of_a_word_the_surer_stands(again: str) -> None:
+    found = agreed(line(("late", 1.0), ("fee", 0.6)), line(("late", 0.7), (again, 0.98)))
+    words = [word for word in words_and_spaces(found) if not word[0].text.isspace()]
+    assert [text_of_characters(word) for word in words] == ["late", again]
+    assert [sureness_of(word) for word in words] == [1.0, 0.98 if again == "fee" else 1.0]
+
+
+FIRST = line(("12.50", 0.7), ("12.50", 1.0), ("RM", 0.6))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (FIRST, line(("12.5012.50", 0.99), ("RM", 0.5))),
+        (FIRST, line(("12.5", 0.99), ("0", 0.99), ("12.50", 0.99), ("RM", 0.5))),
+        (FIRST, line(("RM", 0.5))),
+        (line(("Yes_or", 0.7), ("No_", 1.0)), line(("Yes", 0.99), ("or", 0.99), ("No", 0.99))),
+    ],
+    ids=["joined", "parted and joined", "lost", "parted"],
+)
+def test_a_second_reading_that_joins_or_parts_words_or_loses_them_changes_nothing(
+    first: list[Character], second: list[Character]
+) -> None:
+    assert agreed(first, second) == first
 
 
 needs_opencv = pytest.mark.skipif(not find_spec("cv2"), reason="pecia[cpu] brings OpenCV")

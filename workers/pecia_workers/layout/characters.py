@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -44,6 +45,23 @@ def sureness_of(word: Sequence[Character]) -> float:
     text = text_of_characters(word)
     start, end = len(text) - len(text.lstrip(_AROUND)), len(text.rstrip(_AROUND))
     return min((one.confidence for one in word[start:end]), default=1.0)
+
+
+def agreed(first: Sequence[Character], second: Sequence[Character]) -> list[Character]:
+    """Return the first of two readings of a line with those words of the second that are surer.
+
+    A word in both gets the higher confidence; others are exchanged if both readings have the same number of words.
+    """
+    lines = [list(words_and_spaces(line)) for line in (first, second)]
+    words, others = lines
+    texts = [[text_of_characters(word) for word in line] for line in lines]
+    for tag, start, end, other, other_end in SequenceMatcher(
+        None, texts[0], texts[1], autojunk=False
+    ).get_opcodes():
+        if tag == "equal" or (len(words) == len(others) and end - start == other_end - other):
+            pairs = zip(words[start:end], others[other:other_end], strict=True)
+            words[start:end] = [max(pair, key=sureness_of) for pair in pairs]
+    return [one for word in words for one in word]
 
 
 _TALL: Final = 0.8

@@ -39,9 +39,11 @@ from pecia_workers.layout.alike import calibration, confirmed, settled
 from pecia_workers.layout.blocks import layout
 from pecia_workers.layout.characters import (
     Character,
+    agreed,
     as_raised,
     place_of,
     raised_signs,
+    sureness_of,
     text_of_characters,
     with_lost_spaces,
     words_and_spaces,
@@ -73,6 +75,8 @@ _LEAST_SCORE: Final = 0.3
 """Least score of a line: doubtful lines are kept and lower the page's confidence, while the library would drop them."""
 _LEAST_SCORE_FAINT: Final = 0.5
 """The same for a page with enhanced contrast, which also enhances print from its back."""
+_SURE_WORD, _STRETCH = 0.8, 1.1
+"""Confidence of a line's weakest word below which the line is read again, stretched by this factor."""
 _SURE_SIGN: Final = 0.9
 _AROUND: Final = ".,;:!?()[]\"'*"
 _MOST_CLOSE, _CLOSE = 3, 0.4
@@ -271,6 +275,11 @@ def _line(  # noqa: PLR0917  a step of one function
     (characters, score), crop, quad = max(found, key=lambda one: one[0][1])
     if score < least:
         return None
+    if by.careful and min(map(sureness_of, words_and_spaces(characters)), default=1.0) < _SURE_WORD:
+        # A little wider, so that a character that fell between two of its columns falls into one.
+        size = (round(_STRETCH * crop.shape[1]), crop.shape[0])
+        wider = cv2.resize(crop, size, interpolation=cv2.INTER_LINEAR)
+        characters = agreed(characters, _read(by, wider.astype(np.uint8, copy=False))[0])
     line = _with_raised_signs(by, with_lost_spaces(characters, crop), crop)
     signs = glyphs(line, crop)
     top, bottom = quad[1] - quad[0], quad[2] - quad[3]
