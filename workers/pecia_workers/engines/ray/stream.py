@@ -180,9 +180,11 @@ class Stream:
         replicas = settings.ray_engines or max(1, gpus // (settings.tensor_parallel_size or 1))
         sequences = settings.max_num_seqs or _SEQUENCES
         queue = Queue(actor_options={"num_cpus": 0})
-        rows = ray.data.range(replicas, override_num_blocks=replicas).map_batches(
-            arriving, batch_size=1, **_PASSING
+        # Not `range`, whose task takes a core: it would never run once the replicas have them all.
+        starts = ray.data.from_items(
+            [{"replica": number} for number in range(replicas)], override_num_blocks=replicas
         )
+        rows = starts.map_batches(arriving, batch_size=1, **_PASSING)
         processor = build_processor(
             _config(settings, replicas, sequences, on_cpu=not gpus),
             postprocess=answered,
