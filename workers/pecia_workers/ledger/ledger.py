@@ -396,7 +396,7 @@ class Ledger:
         return [Page.model_validate(content) for content in contents]
 
     async def corrected(self, part: ClaimedPart) -> Split | None:
-        """Return a bundle's documents as people corrected them, or None if nobody did. Raises `DecryptionError`."""
+        """Return a bundle's documents as people corrected them; None without a correction. Raises `DecryptionError`."""
         rows = await retry_unavailable(partial(fetch, self._database, _CORRECTED, part_id=part.id))
         return Split.model_validate(part.ring.unseal(rows[0].content, rows[0].id)) if rows else None
 

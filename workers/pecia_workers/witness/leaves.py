@@ -27,7 +27,7 @@ _NEGATION: Final = re.compile(
     r"(?i:no|not|non|nor|none|never|neither|without|den(?:y|ies|ied|ying)|kein\w*|nicht|ohne|sans)|[Pp]as|[Ss]in"
 )
 """Words that deny those behind them; `PAS` is a stain."""
-_REACH: Final = 3  # words from a negation to one that it denies
+_REACH: Final = 3  # most words from a negation to the denied text
 _ISO_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:T00:00(?::00)?Z?)?")
 _LONGEST_DATE: Final = 5
 """Tokens of a date, as in `12 th of March 2024`."""
